@@ -1,0 +1,123 @@
+"""The main path: one hook of one session, run somewhere safe, merged exactly once.
+
+    session -> Invocation -> Job -> transport -> [queue] -> worker -> jail -> child: run_chain
+                                                                                  |
+    store.commit <- Verdict <- Reply (a claim) + Outcome (facts) <- [inbox] <-----'
+
+Read `Dispatcher.run`, then follow the names: `session.invoke` and `session.judge` are pure, the
+`Transport` knows how to reach a sandbox, the `Store` knows how to merge. `aio.AsyncDispatcher`
+walks the same three steps (`prepare`, the transport, `settle`) without blocking a thread.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
+from sandbox.contract import CONTEXT_BYTES, Job, Limits
+from sandbox.errors import InputError
+from sandbox.host import Closed, Host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dispatcher.store import Store
+    from dispatcher.transport import Transport
+    from dispatcher.verdict import Verdict
+    from sandbox.contract import Lane, Outcome, Retry
+    from sandbox.invocation import Dialect, Fidelity, Invocation, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a dispatcher's invocations run: the same for all of them."""
+
+    limits: Limits = Limits()
+    dialect: Dialect = "ces"
+    fidelity: Fidelity = "documented"
+    lane: Lane = "interactive"
+    retry: Retry = "at_most_once"
+    deadline_s: float = 120.0  # from dispatch to verdict, the wait in the queue included
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An invocation ready to travel, and the snapshot its delta will be merged against."""
+
+    job: Job
+    invocation: Invocation
+    snapshot: Snapshot
+
+
+class Dispatcher:
+    """Runs hooks. One per process is enough: it is safe to use from many threads."""
+
+    def __init__(self, transport: Transport, store: Store, profile: Profile = Profile()) -> None:  # noqa: B008  # frozen
+        self.transport = transport
+        self.store = store
+        self.profile = profile
+
+    def run(
+        self, hook: str, session: Session, callbacks: Sequence[Source], host: Host = Closed(), **arguments: Any
+    ) -> Verdict:
+        """Run `hook` over its `callbacks` (in order, one sandbox) and merge what it did.
+
+        `session` names the session and says who is talking; its variables and events only matter
+        when the store does not know the session yet. `host` answers the tool calls the code makes.
+        `arguments` go by the documents' names (llm_request, llm_response, tool, input,
+        tool_response), as plain data. Nothing is merged unless the verdict is ok.
+
+        Raises InputError for an unknown hook or argument, SessionError when the merge cannot be
+        done, PoolError when the machinery failed. A failure of the code is in the verdict.
+        """
+        prepared = self.prepare(hook, session, callbacks, host, **arguments)
+        outcome = self.transport.submit(prepared.job, host).result()
+        return self.settle(prepared, outcome)
+
+    def prepare(
+        self, hook: str, session: Session, callbacks: Sequence[Source], host: Host = Closed(), **arguments: Any
+    ) -> Prepared:
+        """Read the session and make the job."""
+        snapshot = self.store.open(session)
+        profile = self.profile
+        invocation = invoke(
+            hook,
+            snapshot.session,
+            callbacks,
+            arguments,
+            dialect=profile.dialect,
+            fidelity=profile.fidelity,
+            tools=getattr(host, "names", ()),
+        )
+        body = invocation.encode()
+        if len(body) > CONTEXT_BYTES:
+            raise InputError("context", f"{len(body)} bytes with code and arguments, at most {CONTEXT_BYTES} travel")
+        now = time.time()
+        job = Job(
+            id=uuid.uuid4().hex,
+            body=body,
+            limits=profile.limits,
+            queued_at=now,
+            deadline=now + profile.deadline_s,
+            retry=profile.retry,
+            lane=profile.lane,
+            session_id=session.session_id,
+        )
+        return Prepared(job, invocation, snapshot)
+
+    def settle(self, prepared: Prepared, outcome: Outcome) -> Verdict:
+        """Judge the outcome and merge its delta, once."""
+        verdict = judge(
+            prepared.invocation,
+            prepared.snapshot.session.invocation_id or prepared.job.id,
+            outcome,
+            prepared.job.limits,
+        )
+        commit = self.store.commit(prepared.snapshot, prepared.job.id, delta_of(verdict))
+        changed_meanwhile = [f"variable {key!r} was changed meanwhile by another invocation; last write wins" for key in commit.conflicts]
+        return verdict.model_copy(
+            update={"variables": dict(commit.variables), "warnings": [*verdict.warnings, *changed_meanwhile]}
+        )

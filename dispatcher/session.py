@@ -1,0 +1,152 @@
+"""A session, an invocation made of it, and a verdict made of what came back. Pure: no I/O here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, VerdictUsage
+from sandbox.contract import Outcome, Status
+from sandbox.delta import Delta
+from sandbox.errors import InputError, ProtocolError
+from sandbox.hooks import HOOKS
+from sandbox.invocation import Dialect, Fidelity, Invocation, Reply, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sandbox.contract import Limits
+
+
+class Session(BaseModel):
+    """A conversation as one hook sees it: who is talking, the variables and the events.
+
+    Field names and their camelCase spelling are both read. `events` and `user_content` are plain
+    data in the runtime's shape (`sandbox.ces.Event`, `sandbox.ces.Content`). The fields after
+    `events` are what the platform's own library has beside the documented ones.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+    session_id: str = "session"
+    agent_name: str = ""
+    invocation_id: str = ""
+    user_content: dict[str, Any] | None = None
+    variables: dict[str, Any] = {}
+    events: list[dict[str, Any]] = []
+    function_call_id: str | None = None
+    streaming_stage: str | None = None
+    language_code: str | None = None
+    project_id: str | None = None
+    project_number: str | None = None
+    location: str | None = None
+    app_id: str | None = None
+    turn_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A session as a store had it, with what a later compare-and-set needs."""
+
+    session: Session
+    versions: Mapping[str, int] = field(default_factory=dict)  # variable -> version; absent = 0
+
+
+def invoke(
+    hook: str,
+    session: Session,
+    callbacks: Sequence[Source],
+    arguments: Mapping[str, Any],
+    *,
+    dialect: Dialect,
+    fidelity: Fidelity,
+    tools: Iterable[str] = (),
+    entry: str = "",
+) -> Invocation:
+    """The invocation of `hook` over `callbacks`. Raises InputError for a hook or argument that is unknown."""
+    row = HOOKS.get(hook)
+    if row is None:
+        raise InputError("hook", f"{hook!r} is none of {', '.join(HOOKS)}")
+    if not callbacks:
+        raise InputError("code", f"{hook} needs at least one callback")
+    allowed = row.argument_names(dialect)
+    if unknown := [name for name in arguments if name not in allowed]:
+        raise InputError(f"argument {unknown[0]}", f"{hook} takes {', '.join(allowed) or 'no arguments'}")
+    return Invocation(
+        hook=hook,
+        sources=tuple(callbacks),
+        context=session.model_dump(exclude_none=True),
+        arguments=dict(arguments),
+        dialect=dialect,
+        fidelity=fidelity,
+        tools=tuple(tools),
+        entry=entry,
+    )
+
+
+def judge(invocation: Invocation, invocation_id: str, outcome: Outcome, limits: Limits) -> Verdict:
+    """The verdict on an outcome: the supervisor's facts, and the code's claim where there is one.
+
+    The claim is decoded once, here, size first. A claim that cannot be read is `protocol_error`; one
+    of an exception is `callback_error`, or `memory_limit` where the exception is MemoryError. The
+    variables are those of the invocation; `Store.commit` knows what they became.
+    """
+    status, detail, reply = outcome.status, outcome.detail, Reply()
+    if status is Status.OK:
+        try:
+            reply = Reply.decode(outcome.reply, limits.reply_bytes)
+        except ProtocolError as problem:
+            status, detail = Status.PROTOCOL_ERROR, f"the reply cannot be read: {problem}"
+    if reply.error is not None:
+        status, detail = _blame(reply, outcome, limits)
+    failed = reply.error is not None
+    return Verdict(
+        invocation_id=invocation_id,
+        hook=invocation.hook,
+        status=status,
+        detail=detail,
+        answered_by=reply.answered_by,
+        returned=None if failed else reply.returned,
+        arguments=invocation.arguments if status is not Status.OK else reply.arguments,
+        state_delta=StateDelta() if failed else StateDelta(set=reply.set, remove=list(reply.remove)),
+        variables=invocation.context.get("variables", {}),
+        stdout=outcome.stdout.decode("utf-8", "replace"),
+        stderr=outcome.stderr.decode("utf-8", "replace"),
+        truncated=outcome.truncated,
+        error=VerdictError(**reply.error.model_dump(include={"type", "message", "traceback"})) if reply.error else None,
+        warnings=list(reply.warnings),
+        calls=[VerdictCall(kind=c.kind, name=c.name, status=c.status, ms=c.ms) for c in outcome.calls],
+        usage=VerdictUsage(
+            queue_ms=outcome.usage.queue_ms,
+            wall_ms=outcome.usage.wall_ms,
+            cpu_ms=outcome.usage.cpu_ms,
+            peak_rss_bytes=outcome.usage.peak_rss_bytes,
+        ),
+        layers=list(outcome.layers),
+        tier=outcome.tier,
+        fidelity=invocation.fidelity,
+        dialect=invocation.dialect,
+    )
+
+
+def _blame(reply: Reply, outcome: Outcome, limits: Limits) -> tuple[Status, str]:
+    """Status and detail for a claimed exception."""
+    error = reply.error
+    assert error is not None  # noqa: S101  # the caller looked
+    if error.type == "MemoryError":
+        peak = outcome.usage.peak_rss_bytes / (1024 * 1024)
+        return Status.MEMORY_LIMIT, (
+            f"an allocation was refused at the limit of {limits.memory_mb} MiB, {peak:.0f} MiB resident (limit memory_mb)"
+        )
+    at = "" if error.file is None else f"{error.file}:{error.line}: " if error.line else f"{error.file}: "
+    return Status.CALLBACK_ERROR, f"{at}{error.type}: {error.message}".rstrip(": ")
+
+
+def delta_of(verdict: Verdict) -> Delta:
+    """What of a verdict is merged: nothing, unless it is ok."""
+    if not verdict.ok:
+        return Delta()
+    return Delta(set=verdict.state_delta.set, remove=tuple(verdict.state_delta.remove))

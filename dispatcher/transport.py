@@ -1,0 +1,49 @@
+"""How a Job reaches a sandbox and its Outcome comes back: one protocol, two ways.
+
+`InProcess` runs the sandbox under this process, without a queue. `celery_transport` puts a queue
+and workers in between. A caller sees no difference but the wait.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from sandbox.contract import Job, Outcome
+    from sandbox.host import Host
+    from sandbox.jail import Jail
+
+
+class Transport(Protocol):
+    """Carries jobs. Usable from several threads.
+
+    `submit` gives a Future of the Outcome: waiting on it is the sync way, `asyncio.wrap_future`
+    the async one, cancelling it cancels the job. It raises a PoolError, at once or through the
+    future, when the machinery fails; a failure of the user's code is an Outcome.
+    """
+
+    def submit(self, job: Job, host: Host) -> Future[Outcome]: ...
+
+    def close(self) -> None: ...
+
+
+class InProcess:
+    """Runs each job in a sandbox of this process's own jail, at most `workers` at once."""
+
+    def __init__(self, jail: Jail, workers: int = 2) -> None:
+        self._jail = jail
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="hookpool-inline")
+
+    def submit(self, job: Job, host: Host) -> Future[Outcome]:
+        return self._threads.submit(self._jail.run, job, host)
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._jail.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

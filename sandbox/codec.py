@@ -1,0 +1,135 @@
+"""Bytes on the wire: msgpack values and length-prefixed frames, with no I/O.
+
+Theory of operation. A frame is a big-endian u32 length and that many bytes of msgpack. Whoever
+reads bytes from the other side of a trust boundary bounds three things *before* objects exist:
+the size in bytes, the number of containers (a megabyte of empty maps would become 75 MB of
+dicts), and the depth. What remains is plain data: None, bool, int, finite float, str, bytes,
+list, and dict with str keys. Extension types, other keys and NaN are ProtocolErrors.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import msgpack
+from pydantic import ValidationError
+
+from sandbox.errors import ProtocolError
+
+MAX_DEPTH = 64
+MAX_CONTAINERS = 200_000
+_LENGTH = struct.Struct(">I")
+
+
+def pack(value: object) -> bytes:
+    """`value` as msgpack. Raises TypeError, ValueError or OverflowError for what cannot travel."""
+    return msgpack.packb(value, use_bin_type=True)  # type: ignore[no-any-return]
+
+
+def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:  # noqa: ANN401  # plain data
+    """The plain value in `data`, at most `limit` bytes and `containers` lists and maps.
+
+    Raises ProtocolError, which says what was found and what the bound is.
+    """
+    if len(data) > limit:
+        raise ProtocolError(f"{len(data)} bytes, at most {limit} are accepted")
+    left = containers
+
+    def count(container: Any) -> Any:  # noqa: ANN401
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ProtocolError(f"more than {containers} lists and maps")
+        return container
+
+    try:
+        value = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            object_hook=count,
+            list_hook=count,
+            ext_hook=_no_ext,
+            timestamp=0,
+        )
+    except ProtocolError:
+        raise
+    except Exception as error:  # msgpack raises many kinds; each means the same here
+        raise ProtocolError(f"not msgpack: {type(error).__name__}: {error}".rstrip(": ")) from error
+    _check(value, MAX_DEPTH)
+    return value
+
+
+def _no_ext(code: int, _data: bytes) -> object:
+    raise ProtocolError(f"extension type {code}")
+
+
+def _check(value: object, depth: int) -> None:
+    if isinstance(value, dict):
+        if depth == 0:
+            raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
+        for key, item in value.items():
+            if type(key) is not str:
+                raise ProtocolError(f"a {type(key).__name__} key")
+            _check(item, depth - 1)
+    elif isinstance(value, list):
+        if depth == 0:
+            raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
+        for item in value:
+            _check(item, depth - 1)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ProtocolError(f"the number {value}")
+    elif value is not None and not isinstance(value, str | int | bytes):  # bool is an int
+        raise ProtocolError(f"a {type(value).__name__}")
+
+
+def frame(payload: bytes) -> bytes:
+    """One frame: the length, then the payload."""
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class FrameReader:
+    """Frames out of a byte stream, whatever the pieces it comes in.
+
+    `feed` returns the payloads completed by `data`. A length above `limit` raises ProtocolError as
+    soon as its four bytes are there, so a forged length costs no memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        buffer = self._buffer
+        buffer += data
+        payloads = []
+        start = 0
+        while len(buffer) - start >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(buffer, start)
+            if size > self.limit:
+                raise ProtocolError(f"a frame of {size} bytes, at most {self.limit} are accepted")
+            end = start + _LENGTH.size + size
+            if len(buffer) < end:
+                break
+            payloads.append(bytes(buffer[start + _LENGTH.size : end]))
+            start = end
+        if start:
+            del buffer[:start]
+        return payloads
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._buffer)
+
+
+def first_problem(error: Exception) -> str:
+    """The first thing wrong, on one line: `path: what`."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(step) for step in problem["loc"])
+    return f"{where}: {problem['msg']}" if where else str(problem["msg"])

@@ -1,0 +1,235 @@
+"""The four messages of the wire, and what the words in them mean.
+
+    dispatcher --Job--> worker --(frames)--> guest
+    dispatcher <--Call-- worker <--Call-- guest        a tool or HTTP call made by running code
+    dispatcher --Return--> worker --Return--> guest
+    dispatcher <--Outcome-- worker
+
+`Job.body` and `Outcome.reply` are opaque to the worker: only the dispatcher and the guest know
+what an invocation is, so a new hook, dialect or tool kind needs no new worker.
+
+Facts and claims are kept apart. `Outcome.status`, `usage`, `detail`, `calls` are what the
+supervisor saw from outside the sandbox; `Outcome.reply` is what the code inside claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from sandbox import codec
+from sandbox.errors import ProtocolError, SettingsError
+
+PROTOCOL = 1
+"""Version of the four messages; a Job of another version is answered, never guessed at."""
+
+MIB = 1024 * 1024
+CONTEXT_BYTES = 32 * MIB
+"""The largest Job.body; larger ones are refused before they are queued."""
+
+Retry = Literal["at_most_once", "at_least_once"]
+Lane = Literal["interactive", "batch"]
+CallKind = Literal["tool", "http"]
+Tier = Literal["A", "B", "C"]
+
+
+class Status(StrEnum):
+    """How an invocation ended. Closed: a reader may match on it exhaustively."""
+
+    OK = "ok"
+    CALLBACK_ERROR = "callback_error"  # it raised, or returned the wrong thing
+    TIME_LIMIT = "time_limit"
+    CPU_LIMIT = "cpu_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    CALL_LIMIT = "call_limit"
+    POLICY_VIOLATION = "policy_violation"  # a forbidden system call, named in detail
+    CRASHED = "crashed"  # a signal
+    NO_RESULT = "no_result"  # it exited without a reply
+    PROTOCOL_ERROR = "protocol_error"  # it sent something that is not a frame
+    NOT_STARTED = "not_started"  # the code did not run: expired, refused, overloaded
+    LOST = "lost"  # nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one invocation may use. Seconds, MiB, bytes and counts, as the names say.
+
+    `cpu_s` is at most a third of `wall_s` unless both are given, so that a spin is reported as
+    a spin and not as a slow machine.
+    """
+
+    wall_s: float = 30.0
+    cpu_s: float = 10.0
+    memory_mb: int = 256
+    stdout_bytes: int = 64 * 1024  # for stdout and for stderr, each
+    reply_bytes: int = 4 * MIB  # for the reply, and for each call's arguments
+    calls: int = 100
+    threads: int = 16
+
+    def __post_init__(self) -> None:
+        for name in LIMIT_NAMES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                if name in {"calls", "stdout_bytes"} and value == 0:
+                    continue
+                raise SettingsError(f"limit {name}", f"must be a number above 0, got {value!r}")
+        if self.cpu_s > self.wall_s:
+            raise SettingsError("limit cpu_s", f"{self.cpu_s:g} is above wall_s, {self.wall_s:g}")
+
+    @classmethod
+    def of(cls, **given: float) -> Self:
+        """Limits from some of their names; the rest are defaults that fit the given ones.
+
+        Raises SettingsError for an unknown name or a value that is no positive number.
+        """
+        if unknown := sorted(given.keys() - set(LIMIT_NAMES)):
+            raise SettingsError(f"limit {unknown[0]}", f"no such limit; there are {', '.join(LIMIT_NAMES)}")
+        if "cpu_s" not in given and "wall_s" in given:
+            given["cpu_s"] = min(cls().cpu_s, given["wall_s"] / 3)
+        whole = {name: int(value) if name in WHOLE_LIMITS and value == value // 1 else value for name, value in given.items()}
+        return cls(**whole)  # type: ignore[arg-type]  # checked in __post_init__
+
+    def clamp(self, ceiling: Limits) -> Limits:
+        """These limits, none above the ceiling's."""
+        return replace(self, **{name: min(getattr(self, name), getattr(ceiling, name)) for name in LIMIT_NAMES})
+
+
+LIMIT_NAMES = tuple(f.name for f in fields(Limits))
+WHOLE_LIMITS = frozenset(LIMIT_NAMES) - {"wall_s", "cpu_s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an invocation used, measured from outside. Queue time is never running time."""
+
+    queue_ms: float = 0.0
+    wall_ms: float = 0.0
+    cpu_ms: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One invocation on its way to a worker."""
+
+    id: str  # also the idempotency key of the merge
+    body: bytes  # an encoded sandbox.invocation.Invocation; opaque to the worker
+    limits: Limits = field(default_factory=Limits)
+    inbox: str = ""  # where the Outcome and mid-run Calls go; '' when there is no queue
+    queued_at: float = 0.0  # Unix seconds, the dispatcher's clock
+    deadline: float = 0.0  # Unix seconds; a job still queued then is not run; 0 = none
+    retry: Retry = "at_most_once"
+    lane: Lane = "interactive"
+    session_id: str = ""  # for logs and fairness only
+    tenant: str = ""
+
+    def encode(self) -> bytes:
+        return _dump(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises ProtocolError for anything that is not a Job of this protocol version."""
+        return _load(cls, data, CONTEXT_BYTES + 64 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool or HTTP call made by running code. `arguments` is msgpack, opaque to the worker."""
+
+    id: int
+    kind: CallKind
+    name: str  # the tool's name; the method for http
+    arguments: bytes
+
+    def encode(self) -> bytes:
+        return _dump(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises ProtocolError for anything that is not a Call of this protocol version."""
+        return _load(cls, data, CONTEXT_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The answer to a Call: what the guest shows as an ExternalResponse."""
+
+    id: int
+    status_code: int
+    text: str
+    reason: str = ""  # '' when fine
+
+    def encode(self) -> bytes:
+        return _dump(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises ProtocolError for anything that is not a Return of this protocol version."""
+        return _load(cls, data, CONTEXT_BYTES)
+
+    @property
+    def ok(self) -> bool:
+        return 0 < self.status_code < 400  # noqa: PLR2004  # HTTP's own boundary
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call as the supervisor saw it. `name` is the tool, or the host for http."""
+
+    kind: str
+    name: str
+    status: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a Job. `status` OK means a reply came; what it says is the code's claim."""
+
+    id: str
+    status: Status
+    detail: str = ""
+    reply: bytes = b""  # an encoded sandbox.invocation.Reply
+    stdout: bytes = b""
+    stderr: bytes = b""
+    truncated: dict[str, int] = field(default_factory=dict)  # stream -> bytes left out
+    calls: tuple[CallRecord, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    layers: tuple[str, ...] = ()
+    tier: str = ""
+
+    def encode(self) -> bytes:
+        return _dump(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises ProtocolError for anything that is not an Outcome of this protocol version."""
+        return _load(cls, data, CONTEXT_BYTES)
+
+
+def _dump(message: Job | Outcome | Call | Return) -> bytes:
+    return codec.pack({"v": PROTOCOL, **_ADAPTERS[type(message)].dump_python(message)})
+
+
+def _load[T](cls: type[T], data: bytes, limit: int) -> T:
+    """One message from untrusted bytes: size first, then the strict decoder, then the fields."""
+    what = cls.__name__.lower()
+    raw = codec.unpack(data, limit)
+    if not isinstance(raw, dict):
+        raise ProtocolError(f"{what}: a map is needed, got {type(raw).__name__}")
+    if (version := raw.pop("v", None)) != PROTOCOL:
+        raise ProtocolError(f"{what}: protocol version {version!r}, this side speaks {PROTOCOL}")
+    try:
+        message: T = _ADAPTERS[cls].validate_python(raw)
+    except (ValidationError, SettingsError) as error:
+        raise ProtocolError(f"{what}: {codec.first_problem(error)}") from error
+    return message
+
+
+for _cls in (Limits, Usage, Job, Call, Return, CallRecord, Outcome):
+    _cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {cls: TypeAdapter(cls) for cls in (Job, Call, Return, Outcome)}

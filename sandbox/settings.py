@@ -1,0 +1,94 @@
+"""Every setting, and the only reader of the environment.
+
+Entry points (the command line, a worker's `__main__`) call `load(os.environ)` once and hand the
+object on; nothing else looks at the environment. The table in README.md is checked against the
+fields below by a test.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sandbox.contract import Limits, Tier
+from sandbox.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "HOOKPOOL_"
+
+
+class Settings(BaseModel):
+    """All of them, with defaults. The field `min_tier` is the variable `HOOKPOOL_MIN_TIER`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min_tier: Tier = Field("B", description="weakest sandbox tier a worker starts with")
+    force_tier: Tier | None = Field(None, description="use only this tier's layers, for tests")
+    waiting: int = Field(2, ge=0, le=256, description="children kept pre-forked and locked down, per zygote")
+    zygote_jobs: int = Field(20_000, ge=1, description="invocations after which a zygote is replaced")
+    concurrency: int = Field(2, ge=1, le=256, description="invocations a worker runs at once")
+    max_wall_s: float = Field(600.0, gt=0, description="ceiling of the limit wall_s")
+    max_cpu_s: float = Field(120.0, gt=0, description="ceiling of the limit cpu_s")
+    max_memory_mb: int = Field(1024, gt=0, description="ceiling of the limit memory_mb")
+    max_stdout_bytes: int = Field(1024 * 1024, ge=0, description="ceiling of the limit stdout_bytes")
+    max_reply_bytes: int = Field(16 * 1024 * 1024, gt=0, description="ceiling of the limit reply_bytes")
+    max_calls: int = Field(1000, ge=0, description="ceiling of the limit calls")
+    max_threads: int = Field(64, gt=0, description="ceiling of the limit threads")
+    lease_s: float = Field(30.0, gt=0, description="a worker's hold on a job, beyond its wall limit, before others may take it")
+    deadline_s: float = Field(900.0, gt=0, description="from dispatch to verdict, the wait in the queue included")
+    max_queue_depth: int = Field(10_000, ge=1, description="jobs waiting above which a dispatcher refuses")
+    claim_bytes: int = Field(16 * 1024, ge=0, description="job bodies above this travel beside the message")
+    session_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="a session untouched this long is forgotten")
+    conflict: Literal["last_write_wins", "reject"] = Field(
+        "last_write_wins", description="what a merge does about a variable changed meanwhile"
+    )
+    grace_s: float = Field(10.0, ge=0, description="time a worker gets to finish running jobs on SIGTERM")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of a worker's log")
+
+    @model_validator(mode="after")
+    def _ladder(self) -> Self:
+        """cpu < wall < wall + lease < deadline, or a limit would hide the one above it."""
+        if self.max_cpu_s > self.max_wall_s:
+            raise ValueError(f"max_cpu_s, {self.max_cpu_s:g}, is above max_wall_s, {self.max_wall_s:g}")
+        if self.deadline_s <= self.max_wall_s + self.lease_s:
+            raise ValueError(
+                f"deadline_s, {self.deadline_s:g}, must be above max_wall_s + lease_s, {self.max_wall_s + self.lease_s:g}"
+            )
+        return self
+
+    @property
+    def ceiling(self) -> Limits:
+        """The most a job may ask for."""
+        return Limits(
+            wall_s=self.max_wall_s,
+            cpu_s=self.max_cpu_s,
+            memory_mb=self.max_memory_mb,
+            stdout_bytes=self.max_stdout_bytes,
+            reply_bytes=self.max_reply_bytes,
+            calls=self.max_calls,
+            threads=self.max_threads,
+        )
+
+
+def load(environ: Mapping[str, str], **given: Any) -> Settings:  # noqa: ANN401  # any field's own type
+    """Settings from HOOKPOOL_... variables; `given` wins where it is not None.
+
+    Raises SettingsError that names the variable: unknown ones are refused, because a misspelt
+    limit that is silently ignored is worse than a refusal to start.
+    """
+    values: dict[str, Any] = {
+        name.removeprefix(PREFIX).lower(): value for name, value in environ.items() if name.startswith(PREFIX) and value
+    }
+    values |= {name: value for name, value in given.items() if value is not None}
+    if unknown := sorted(values.keys() - Settings.model_fields.keys()):
+        raise SettingsError(f"{PREFIX}{unknown[0].upper()}", "no such setting; README.md lists them")
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = "".join(str(step) for step in problem["loc"][:1])
+        where = f"{PREFIX}{name.upper()}" if name else "settings"
+        raise SettingsError(where, str(problem["msg"])) from error
