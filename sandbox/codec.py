@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 from pydantic import ValidationError
 
-from sandbox.errors import ProtocolError
+from sandbox.errors import FrameTooLarge, ProtocolError
 
 MAX_DEPTH = 64
 MAX_CONTAINERS = 200_000
@@ -94,7 +94,7 @@ def frame(payload: bytes) -> bytes:
 class FrameReader:
     """Frames out of a byte stream, whatever the pieces it comes in.
 
-    `feed` returns the payloads completed by `data`. A length above `limit` raises ProtocolError as
+    `feed` returns the payloads completed by `data`. A length above `limit` raises FrameTooLarge as
     soon as its four bytes are there, so a forged length costs no memory.
     """
 
@@ -110,7 +110,7 @@ class FrameReader:
         while len(buffer) - start >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(buffer, start)
             if size > self.limit:
-                raise ProtocolError(f"a frame of {size} bytes, at most {self.limit} are accepted")
+                raise FrameTooLarge(size, self.limit)
             end = start + _LENGTH.size + size
             if len(buffer) < end:
                 break

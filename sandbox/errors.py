@@ -8,7 +8,8 @@ attributes; `str()` is one line that can be shown to a person as it is.
     |-- InputError            what the caller gave cannot be used: which file, where, why
     |   |-- CodeError         a callback's source: missing, not UTF-8, syntax, no such function
     |   `-- SettingsError     a HOOKPOOL_... value or a limit
-    |-- ProtocolError         bytes that are not a frame of ours, or too large to be one
+    |-- ProtocolError         bytes that are not what the wire allows
+    |   `-- FrameTooLarge     more of them than the other side may send
     |-- SessionError
     |   |-- SessionNotFound
     |   `-- MergeRejected     another invocation changed the same variables first
@@ -50,6 +51,15 @@ class SettingsError(InputError):
 
 class ProtocolError(HookpoolError):
     """Bytes that are not what the wire allows."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame of `size` bytes was announced, `limit` may be sent."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(f"a frame of {size} bytes, at most {limit} are accepted")
 
 
 class SessionError(HookpoolError):

@@ -1,0 +1,173 @@
+"""One child, from its fork to its one reply."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import io
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sandbox import codec
+from sandbox.contract import CONTEXT_BYTES, Call, Return
+from sandbox.guest import chain, imports, lockdown
+from sandbox.invocation import Invocation, Source
+
+if TYPE_CHECKING:
+    from sandbox.contract import CallKind
+    from sandbox.guest.lockdown import Plan
+
+STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
+_LENGTH = 4
+
+WARM = Invocation(
+    hook="before_agent_callback",
+    sources=(Source(name="warm", text="def before_agent_callback(callback_context):\n    callback_context.variables['a'] = 1\n"),),
+    context={"variables": {}, "events": [], "session_id": "", "agent_name": "", "invocation_id": ""},
+).encode()
+"""Run once in every waiting child: the pages it touches are private before the job comes."""
+
+
+def live(plan: Plan, serial: int, channel: int, parent: int) -> NoReturn:
+    """Lock down, wait for the job, run it, reply. The process ends here whatever happens."""
+    try:
+        os.dup2(channel, lockdown.CHANNEL)
+        lockdown.lock(lockdown.Seat(plan, serial, parent))
+        wire = Channel()
+        streams = _prepare(wire)
+        job = wire.receive()
+        if job[:1] == b"J":
+            _limit_threads(int.from_bytes(job[1:3], "big"))
+            reply = chain.run_chain(job[3:], wire)
+            for stream in streams:  # ours, whatever the code put in their place
+                stream.flush()
+            wire.send(b"R", reply)
+            wire.receive()  # to be measured and killed; a child that is gone has no usage to read
+    except BaseException:  # noqa: BLE001  # a child has nobody to raise to; its end without a reply is the report
+        os._exit(70)
+    os._exit(0)
+
+
+def _prepare(wire: Channel) -> tuple[io.TextIOWrapper, ...]:
+    """Undo what a fork shares and two invocations must not; touch the pages a job will. The standard streams."""
+    imports.close_doors()
+    chain.run_chain(WARM, _Nobody())
+    gc.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    threading.stack_size(STACK_BYTES)
+    random.seed()
+    tempfile._name_sequence = None  # type: ignore[attr-defined]  # its generator is seeded per pid, and every pid is 1
+    sys.stdin = io.StringIO()
+    out, err = (
+        io.TextIOWrapper(io.BufferedWriter(_Stream(wire, tag)), "utf-8", "backslashreplace", line_buffering=True)
+        for tag in (b"O", b"E")
+    )
+    sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
+    return out, err
+
+
+def _limit_threads(most: int) -> None:
+    """An ordinary RuntimeError at the limit. Courtesy, not the wall: the supervisor caps or counts."""
+    start = _thread.start_new_thread
+
+    def start_new_thread(*arguments: Any) -> int:  # noqa: ANN401  # whatever the original takes
+        if _thread._count() >= most:  # noqa: SLF001  # the interpreter's own count
+            raise RuntimeError(f"can't start new thread: {most} are running (limit threads)")
+        return start(*arguments)
+
+    _thread.start_new_thread = start_new_thread
+    threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+class Channel:
+    """Frames to and from the supervisor; any thread may send, one at a time reads."""
+
+    def __init__(self) -> None:
+        self._sending = threading.Lock()
+        self._arrived = threading.Condition()
+        self._returns: dict[int, Return] = {}
+        self._reading = False
+        self._last_id = 0
+
+    def send(self, tag: bytes, payload: bytes) -> None:
+        """One frame, whole."""
+        data = memoryview(codec.frame(tag + payload))
+        with self._sending:
+            while data:
+                data = data[os.write(lockdown.CHANNEL, data) :]
+
+    def receive(self) -> bytes:
+        """The next frame's bytes; b'' at end of file."""
+        head = self._read(_LENGTH)
+        return self._read(int.from_bytes(head, "big")) if head else b""
+
+    def call(self, kind: CallKind, name: str, arguments: dict[str, Any]) -> Return:
+        """Ask the host and wait. Several threads wait at once: one reads for all of them."""
+        with self._arrived:
+            self._last_id += 1
+            mine = self._last_id
+        self.send(b"C", Call(mine, kind, name, codec.pack(arguments)).encode())
+        with self._arrived:
+            while mine not in self._returns:
+                if self._reading:
+                    self._arrived.wait()
+                    continue
+                self._reading = True
+                self._arrived.release()
+                try:
+                    frame = self.receive()
+                finally:
+                    self._arrived.acquire()
+                    self._reading = False
+                    self._arrived.notify_all()
+                if not frame:
+                    os._exit(70)  # the supervisor is gone
+                answer = Return.decode(frame[1:])
+                self._returns[answer.id] = answer
+            return self._returns.pop(mine)
+
+    def _read(self, size: int) -> bytes:
+        if size > CONTEXT_BYTES + _LENGTH:
+            os._exit(70)
+        pieces = bytearray()
+        while len(pieces) < size:
+            piece = os.read(lockdown.CHANNEL, size - len(pieces))
+            if not piece:
+                return b""
+            pieces += piece
+        return bytes(pieces)
+
+
+class _Stream(io.RawIOBase):
+    """stdout or stderr: what is written goes out as a frame, at most 32 KiB each."""
+
+    _PIECE = 32 * 1024
+
+    def __init__(self, wire: Channel, tag: bytes) -> None:
+        self._wire = wire
+        self._tag = tag
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> int:  # noqa: ANN401  # any buffer
+        piece = bytes(memoryview(data)[: self._PIECE])
+        self._wire.send(self._tag, piece)
+        return len(piece)
+
+
+class _Nobody:
+    """The host of the warm-up, which calls nobody."""
+
+    def call(self, kind: CallKind, name: str, arguments: dict[str, Any]) -> Return:
+        raise AssertionError(kind, name, arguments)

@@ -1,0 +1,234 @@
+"""The lockdown: everything between a fork and the first byte of user code, as one visible list.
+
+`LAYERS` is that list in the order it is applied. The zygote does `enter_namespaces`, `enter_root`
+and `prepare` once; a child does `lock`. Whether a layer holds is not believed but tried: see `proof`.
+
+Two designs that do not work, so that nobody tries them again. A base filter in the zygote would
+answer before the naming filter and the verdict could not say which call it was. A read of
+/proc/self/status or a sysctl instead of an attempt calls a landlock that is compiled in but not
+enabled a layer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sandbox import policy
+from sandbox.kernel import calls, landlock, seccomp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sandbox.contract import Tier
+
+CHANNEL, RULESET = 3, 4  # the descriptors a child keeps; the second only until landlock is on
+PRIVATE = "/private"
+TMP = "/private/tmp"  # a mount per child; landlock grants its parent, because a rule follows the mount point
+TMP_BYTES = 16 * 1024 * 1024
+OPEN_FILES = 128
+_OUT_OF_THE_WAY = 64
+UIDS = 60_000  # how many the zygote's user namespace maps beside 0
+_HOST_UID = 0x70000000  # the first uid used where there is no namespace to map one
+_PID_MARK = 0x5EEDF00D  # stands for the child's own pid in the prepared filter
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the zygote prepared so that a child needs few system calls."""
+
+    tier: Tier
+    layers: tuple[Layer, ...]
+    allow: bytes
+    naming: bytes | None
+    ruleset: int | None
+    missing: dict[str, str] = field(default_factory=dict)  # layer -> why it is not in `layers`
+
+
+@dataclass(slots=True)
+class Seat:
+    """One child being locked down. Its channel is descriptor 3 already."""
+
+    plan: Plan
+    serial: int
+    parent: int  # the zygote's pid as the child sees it: 0 across a pid namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One step; `apply` raises OSError where the kernel refuses. Without a required one the tier is not reached."""
+
+    name: str
+    tiers: str
+    apply: Callable[[Seat], None]
+    required: bool = True
+
+
+def enter_namespaces() -> None:
+    """Leave the host's users, mounts, network, IPC, names and cgroups; its pids from the next fork on."""
+    calls.unshare(
+        calls.CLONE_NEWUSER
+        | calls.CLONE_NEWNS
+        | calls.CLONE_NEWNET
+        | calls.CLONE_NEWIPC
+        | calls.CLONE_NEWUTS
+        | calls.CLONE_NEWCGROUP
+        | calls.CLONE_NEWPID
+    )
+
+
+def enter_root(readable: Sequence[str]) -> None:
+    """Swap the root for an empty read-only tmpfs with `readable` bound in at the same paths.
+
+    The sources are opened first: the tmpfs is built over a directory that may lie above them.
+    """
+    sources = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path)) for path in readable]
+    base = next(path for path in ("/tmp", "/run", "/mnt") if os.path.isdir(path))
+    calls.mount(None, "/", None, calls.MS_REC | calls.MS_PRIVATE)
+    calls.mount("hookpool", base, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC, "size=1m,mode=755")
+    for path, fd, is_dir in sources:
+        target = base + path
+        os.makedirs(target if is_dir else os.path.dirname(target), exist_ok=True)
+        if not is_dir:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
+        calls.mount(f"/proc/self/fd/{fd}", target, None, calls.MS_BIND | calls.MS_REC)
+        os.close(fd)
+    os.makedirs(base + TMP)
+    if not os.path.lexists(base + "/tmp"):
+        os.symlink(TMP, base + "/tmp")
+    os.chdir(base)
+    calls.pivot_root(".", ".")
+    calls.unmount(".", calls.MNT_DETACH)
+    os.chdir("/")
+    calls.seal_mount(
+        "/",
+        calls.MOUNT_ATTR_RDONLY | calls.MOUNT_ATTR_NOSUID | calls.MOUNT_ATTR_NODEV | calls.MOUNT_ATTR_NOEXEC,
+    )
+
+
+def prepare(tier: Tier, readable: Sequence[str], *, named: bool) -> Plan:
+    """Build the ruleset and the filters once. Raises OSError where the kernel lacks what the tier needs.
+
+    `named`: this kernel gives a seccomp listener, so a fatal call can be named.
+    """
+    ruleset = None
+    if tier != "C":
+        fd = landlock.ruleset(readable, [PRIVATE] if tier == "A" else [])
+        ruleset = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)  # of the numbers a child gives out
+        os.close(fd)
+    return Plan(
+        tier=tier,
+        layers=tuple(layer for layer in LAYERS if tier in layer.tiers),
+        allow=policy.allow_filter(tier, 1 if tier == "A" else _PID_MARK, named=named),
+        naming=policy.naming_filter() if named else None,
+        ruleset=ruleset,
+    )
+
+
+def lock(seat: Seat) -> None:
+    """Apply every layer of the plan. Only after this is a byte of user code compiled."""
+    for layer in seat.plan.layers:
+        layer.apply(seat)
+
+
+def _by_namespace(_: Seat) -> None:
+    """Nothing left to do per child: `enter_namespaces`, `enter_root` and the fork did it."""
+
+
+def _private_tmp(_: Seat) -> None:
+    calls.unshare(calls.CLONE_NEWNS)
+    flags = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC
+    calls.mount("tmp", TMP, "tmpfs", flags, f"size={TMP_BYTES},nr_inodes=1024,mode=1777")
+
+
+def _closed_fds(seat: Seat) -> None:
+    if seat.plan.ruleset is None:
+        calls.close_range(RULESET)
+        return
+    os.dup2(seat.plan.ruleset, RULESET)
+    calls.close_range(RULESET + 1)
+
+
+def _rlimits(_: Seat) -> None:
+    """What does not depend on the job. The supervisor sets address space, CPU and threads from outside."""
+    for kind, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+        (resource.RLIMIT_FSIZE, TMP_BYTES),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, 64),
+    ):
+        _, hard = resource.getrlimit(kind)
+        ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (ceiling, ceiling))
+
+
+def _own_uid(seat: Seat) -> None:
+    uid = (1 if seat.plan.tier == "A" else _HOST_UID) + seat.serial % UIDS
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _no_capabilities(_: Seat) -> None:
+    calls.drop_capabilities()
+
+
+def _no_new_privs(_: Seat) -> None:
+    calls.prctl(calls.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _not_dumpable(_: Seat) -> None:
+    calls.prctl(calls.PR_SET_DUMPABLE, 0)
+
+
+def _parent_death(seat: Seat) -> None:
+    calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the uid: changing that clears it
+    if os.getppid() != seat.parent:
+        os._exit(0)  # the zygote died between the fork and here
+
+
+def _landlock(_: Seat) -> None:
+    landlock.enforce(RULESET)
+    os.close(RULESET)
+
+
+def _named_violations(seat: Seat) -> None:
+    """Hand the supervisor a pidfd and the listener: the last message that may carry descriptors."""
+    fds = [os.pidfd_open(os.getpid())]
+    if seat.plan.naming is not None:
+        fds.append(seccomp.install_listener(seat.plan.naming))
+    with socket.socket(fileno=os.dup(CHANNEL)) as channel:
+        calls.send_fds(channel, b"Y", fds)
+    for fd in fds:
+        os.close(fd)
+
+
+def _seccomp(seat: Seat) -> None:
+    own_pid = os.getpid().to_bytes(4, "little")
+    seccomp.install(seat.plan.allow.replace(_PID_MARK.to_bytes(4, "little"), own_pid))
+
+
+LAYERS = (
+    Layer("pid_namespace", "A", _by_namespace),
+    Layer("network_namespace", "A", _by_namespace),
+    Layer("private_root", "A", _by_namespace),
+    Layer("private_tmp", "A", _private_tmp),
+    Layer("closed_fds", "ABC", _closed_fds),
+    Layer("rlimits", "ABC", _rlimits),
+    Layer("own_uid", "ABC", _own_uid, required=False),
+    Layer("no_capabilities", "ABC", _no_capabilities),
+    Layer("no_new_privs", "ABC", _no_new_privs),
+    Layer("not_dumpable", "ABC", _not_dumpable),
+    Layer("parent_death", "ABC", _parent_death),
+    Layer("landlock", "AB", _landlock),
+    Layer("named_violations", "ABC", _named_violations),
+    Layer("seccomp", "ABC", _seccomp),
+)
+"""In the order of application; the filter comes last, after the last call it would refuse."""

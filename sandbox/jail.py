@@ -1,0 +1,423 @@
+"""One job in one child: feed it, watch it, answer its calls, kill it, say what was seen.
+
+Theory of operation. `Jail.run` takes a waiting child and supervises it from the outside with one
+poll loop over three descriptors: the channel (frames both ways, never blocking), the seccomp
+listener (a forbidden call, by number) and a wake-up for answers of the host, whose calls run on
+threads. Every 20 ms it also looks at the child's CPU clock and memory. Any doubt about a child ends
+in SIGKILL. What happened is collected as `Facts`; `conclude`, a pure function, turns facts and
+limits into a status and the sentence that explains it.
+
+The reply's content is not looked at here: it is a claim, and the dispatcher's to judge.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import queue
+import resource
+import select
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from sandbox import codec
+from sandbox.contract import Call, CallRecord, Outcome, Return, Status, Usage
+from sandbox.errors import FrameTooLarge, ProtocolError
+from sandbox.kernel.seccomp import notified
+from sandbox.kernel.syscalls import name_of
+from sandbox.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sandbox.contract import Job, Limits
+    from sandbox.host import Host
+    from sandbox.settings import Settings
+    from sandbox.zygote import Child
+
+log = logging.getLogger("hookpool.jail")
+
+POLL_S = 0.02  # how often CPU, memory and cancellation are looked at
+GRACE_S = 0.25  # between KeyboardInterrupt and SIGKILL at the wall limit, so that `finally` runs
+EXIT_S = 1.0  # how long the zygote may take to say how a child ended
+HOST_CALLS = 32  # tool and HTTP calls in flight, over all jobs of this process
+CHUNK = 256 * 1024  # read at a time
+MIB = 1024 * 1024
+_THREADS, _VSIZE, _RSS = 17, 20, 21  # fields of /proc/PID/stat, from the one behind the command
+_CPU_CLOCK = 2  # CPUCLOCK_SCHED; with ~pid above it, the clock of a process
+_PAGE = resource.getpagesize()
+_FRAME_SLACK = 64 * 1024  # a frame's head beside its payload; output pieces are below it
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the supervisor saw, and nothing the code said about itself."""
+
+    reply: bytes | None = None
+    over: Status | None = None  # the first limit that was passed
+    used: float = 0.0  # of it, in the limit's own unit
+    violation: str = ""  # the forbidden system call
+    bad_frame: str = ""
+    cancelled: bool = False
+    zygote_died: bool = False
+    exit_code: int | None = None  # negative: a signal
+    peak_rss: int = 0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+def conclude(facts: Facts, limits: Limits) -> tuple[Status, str]:
+    """Status and detail: which limit, how much was used, which setting changes it."""
+    if facts.cancelled:
+        return Status.LOST, f"cancelled by the caller after {facts.wall_s:.2f} s"
+    if facts.violation:
+        return Status.POLICY_VIOLATION, f"forbidden system call {facts.violation}"
+    if facts.over is not None:
+        return facts.over, OVER[facts.over](facts, limits)
+    if facts.bad_frame:
+        return Status.PROTOCOL_ERROR, f"the sandbox sent what is no frame: {facts.bad_frame}"
+    if facts.reply is not None:
+        return Status.OK, ""
+    if facts.zygote_died:
+        return Status.CRASHED, f"the fork server died after {facts.wall_s:.2f} s of running"
+    if facts.exit_code is None:
+        return Status.LOST, "the process is gone and nobody knows how it ended"
+    if facts.exit_code == -signal.SIGSYS:
+        return Status.POLICY_VIOLATION, "a forbidden system call, or one of a foreign machine type (SIGSYS)"
+    if facts.exit_code < 0:
+        return Status.CRASHED, f"killed by {signal.Signals(-facts.exit_code).name}"
+    return Status.NO_RESULT, f"it exited with {facts.exit_code} without a reply"
+
+
+OVER: dict[Status, Callable[[Facts, Limits], str]] = {
+    Status.TIME_LIMIT: lambda f, li: f"ran {f.wall_s:.2f} s, limit {li.wall_s:g} s (limit wall_s)",
+    Status.CPU_LIMIT: lambda f, li: f"used {f.used:.2f} s of CPU, limit {li.cpu_s:g} s (limit cpu_s)",
+    Status.MEMORY_LIMIT: lambda f, li: f"used {f.used:.0f} MiB, limit {li.memory_mb} MiB (limit memory_mb)",
+    Status.OUTPUT_LIMIT: lambda f, li: (
+        f"sent a frame of {f.used:.0f} bytes, limit {li.reply_bytes} bytes (limit reply_bytes)"
+    ),
+    Status.CALL_LIMIT: lambda f, li: f"made {f.used:.0f} tool and HTTP calls, limit {li.calls} (limit calls)",
+    Status.POLICY_VIOLATION: lambda f, li: f"ran {f.used:.0f} threads, limit {li.threads} (limit threads)",
+}
+
+
+class Jail:
+    """Runs jobs, each in a sandbox of its own. Safe to use from many threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Start the pool. Raises TierTooLow where this host cannot isolate well enough."""
+        self._pool = Pool(settings)
+        self._threads = ThreadPoolExecutor(HOST_CALLS, thread_name_prefix="hookpool-host")
+
+    @property
+    def tier(self) -> str:
+        """A, B or C."""
+        return self._pool.zygote.tier
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers that were proven on this host."""
+        return self._pool.zygote.layers
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Layers of this tier that this host does not have, with the reason."""
+        return self._pool.zygote.missing
+
+    @property
+    def zygote_pid(self) -> int:
+        """Of the process that forks."""
+        return self._pool.zygote.pid
+
+    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
+        """Run `job`; never raises for what its code does. Raises ZygoteLost when no sandbox can be had.
+
+        Setting `cancelled` ends the run within a few polls.
+        """
+        child = self._pool.take()
+        try:
+            run = Run(child, job, host, cancelled, self._threads)
+            facts = run.supervise()
+            status, detail = conclude(facts, job.limits)
+            return Outcome(
+                id=job.id,
+                status=status,
+                detail=detail,
+                reply=facts.reply or b"" if status is Status.OK else b"",
+                stdout=bytes(run.out[b"O"].kept),
+                stderr=bytes(run.out[b"E"].kept),
+                truncated={name: run.out[tag].lost for name, tag in STREAMS if run.out[tag].lost},
+                calls=tuple(run.calls),
+                usage=Usage(0.0, facts.wall_s * 1e3, facts.cpu_s * 1e3, facts.peak_rss),
+                layers=child.zygote.layers,
+                tier=child.zygote.tier,
+            )
+        finally:
+            child.close()
+
+    def close(self) -> None:
+        """End every child; calls of a host that are still running are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+STREAMS = (("stdout", b"O"), ("stderr", b"E"))
+
+
+@dataclass(slots=True)
+class Capture:
+    """The first `limit` bytes of a stream, and how many more there were."""
+
+    limit: int
+    kept: bytearray = field(default_factory=bytearray)
+    lost: int = 0
+
+    def add(self, data: bytes) -> None:
+        room = self.limit - len(self.kept)
+        self.kept += data[:room] if room > 0 else b""
+        self.lost += max(0, len(data) - max(room, 0))
+
+
+class Run:
+    """The supervision of one job in one child."""
+
+    def __init__(
+        self, child: Child, job: Job, host: Host, cancelled: threading.Event | None, threads: ThreadPoolExecutor
+    ) -> None:
+        self.facts = Facts()
+        self.calls: list[CallRecord] = []
+        self.out = {tag: Capture(job.limits.stdout_bytes) for _, tag in STREAMS}
+        self._child = child
+        self._job = job
+        self._limits = job.limits
+        self._host = host
+        self._cancelled = cancelled
+        self._threads = threads
+        self._outgoing = collections.deque([memoryview(job_frame(job))])
+        self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
+        self._answers: queue.SimpleQueue[tuple[Return, CallRecord]] = queue.SimpleQueue()
+        self._wake = Wake()
+        self._made = 0  # calls, answered or not
+        self._idle_cpu_s = 0.0
+        self._idle_rss = 0
+        self._done = False
+
+    def supervise(self) -> Facts:
+        """Until the reply, a limit, a violation or the child's end."""
+        child, facts = self._child, self.facts
+        self._cap()
+        child.channel.setblocking(False)
+        started = time.monotonic()
+        try:
+            self._loop(started)
+        finally:
+            facts.wall_s = time.monotonic() - started
+            self._wake.close()
+        self._measure()
+        child.signal(signal.SIGKILL)
+        if facts.reply is None and facts.over is None and not facts.violation and not facts.cancelled:
+            facts.exit_code = child.exit_code(EXIT_S)
+            facts.zygote_died = facts.exit_code is None and not child.zygote.alive
+        return facts
+
+    def _loop(self, started: float) -> None:
+        child = self._child
+        poller = select.poll()
+        if child.listener >= 0:
+            poller.register(child.listener, select.POLLIN)
+        poller.register(self._wake.fd, select.POLLIN)
+        end = started + self._limits.wall_s
+        interrupted = False
+        look = started + POLL_S
+        while not self._done:
+            poller.register(child.channel, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+            for fd, event in poller.poll(max(0.0, look - time.monotonic()) * 1000):
+                if fd == child.listener:
+                    if event & select.POLLIN:
+                        self._violation()
+                    else:  # its last user is gone; the channel says the same
+                        poller.unregister(fd)
+                elif fd == self._wake.fd:
+                    os.eventfd_read(fd)
+                    self._answer()
+                else:
+                    self._talk(event)
+            now = time.monotonic()
+            if now < look or self._done:
+                continue
+            look = now + POLL_S
+            self._watch()
+            if now >= end:
+                if interrupted:
+                    self._over(Status.TIME_LIMIT, now - started)
+                else:
+                    child.signal(signal.SIGINT)
+                    interrupted, end = True, now + GRACE_S
+        if interrupted and not self.facts.violation:
+            self.facts.reply, self.facts.over = None, self.facts.over or Status.TIME_LIMIT
+
+    def _talk(self, event: int) -> None:
+        channel = self._child.channel
+        try:
+            if event & select.POLLOUT:
+                rest = self._outgoing.popleft()
+                rest = rest[channel.send(rest) :]
+                if rest:
+                    self._outgoing.appendleft(rest)
+            if event & (select.POLLIN | select.POLLHUP):
+                data = channel.recv(CHUNK)
+                if not data:
+                    self._done = True
+                for payload in self._frames.feed(data):
+                    self._frame(payload[:1], payload[1:])
+                    if self._done:
+                        return
+        except BlockingIOError:
+            return
+        except OSError:  # reset: it is gone
+            self._done = True
+        except FrameTooLarge as problem:
+            self._over(Status.OUTPUT_LIMIT, problem.size)
+        except ProtocolError as problem:
+            self.facts.bad_frame = str(problem)
+            self._done = True
+
+    def _frame(self, tag: bytes, payload: bytes) -> None:
+        if tag == b"R":
+            if len(payload) > self._limits.reply_bytes:
+                self._over(Status.OUTPUT_LIMIT, len(payload))
+            self.facts.reply = payload
+            self._done = True
+        elif tag in self.out:
+            self.out[tag].add(payload)
+        elif tag == b"C":
+            self._call(Call.decode(payload))
+        else:
+            raise ProtocolError(f"tag {tag!r}")
+
+    def _call(self, call: Call) -> None:
+        self._made += 1
+        if self._made > self._limits.calls:
+            self._over(Status.CALL_LIMIT, self._made)
+            return
+        if len(call.arguments) > self._limits.reply_bytes:
+            self._over(Status.OUTPUT_LIMIT, len(call.arguments))
+            return
+        self._threads.submit(self._ask, call)
+
+    def _ask(self, call: Call) -> None:
+        """On a thread: the host's answer, whatever it takes."""
+        started = time.monotonic()
+        try:
+            answer = self._host.call(call)
+        except Exception as error:  # a fault of the host is an answer to the code and a line in the log
+            log.exception("job %s: the host failed on %s %s", self._job.id, call.kind, call.name)
+            answer = Return(call.id, 0, "", f"internal_error: {type(error).__name__}")
+        record = CallRecord(call.kind, call.name, answer.status_code, (time.monotonic() - started) * 1e3)
+        self._answers.put((answer, record))
+        self._wake.set()
+
+    def _answer(self) -> None:
+        while not self._answers.empty():
+            answer, record = self._answers.get()
+            self.calls.append(record)
+            self._outgoing.append(memoryview(codec.frame(b"V" + answer.encode())))
+
+    def _violation(self) -> None:
+        try:
+            number = notified(self._child.listener)
+        except OSError:  # the thread died in the meantime
+            return
+        self.facts.violation = name_of(number)
+        self._done = True
+
+    def _watch(self) -> None:
+        """Cancellation, CPU, memory, threads."""
+        threads = self._measure()
+        facts, limits = self.facts, self._limits
+        grown = (facts.peak_rss - self._idle_rss) / MIB
+        if self._cancelled is not None and self._cancelled.is_set():
+            facts.cancelled = self._done = True
+        elif facts.cpu_s >= limits.cpu_s:
+            self._over(Status.CPU_LIMIT, facts.cpu_s)
+        elif grown > limits.memory_mb:
+            self._over(Status.MEMORY_LIMIT, grown)
+        elif threads > limits.threads + 1:  # the one it came with is free
+            self._over(Status.POLICY_VIOLATION, threads - 1)
+
+    def _measure(self) -> int:
+        """Read CPU and memory from outside; the number of threads."""
+        pid = self._child.pid
+        with contextlib.suppress(OSError):
+            self.facts.cpu_s = time.clock_gettime(~pid << 3 | _CPU_CLOCK) - self._idle_cpu_s
+            stat = _stat(pid)
+            self.facts.peak_rss = max(self.facts.peak_rss, int(stat[_RSS]) * _PAGE)
+            return int(stat[_THREADS])
+        return 0
+
+    def _over(self, limit: Status, used: float) -> None:
+        if self.facts.over is None:
+            self.facts.over, self.facts.used = limit, used
+        self._done = True
+
+    def _cap(self) -> None:
+        """The rlimits that depend on the job, set from outside: the code cannot raise them again.
+
+        Address space counts what the child maps already, and a stack for each thread, on top of the
+        limit. CPU is a backstop for a supervisor that is not scheduled. Threads are capped where the
+        child's uid is its own; elsewhere they are counted.
+        """
+        child, limits = self._child, self._limits
+        try:
+            stat = _stat(child.pid)
+            self._idle_cpu_s = time.clock_gettime(~child.pid << 3 | _CPU_CLOCK)
+            self._idle_rss = int(stat[_RSS]) * _PAGE
+            space = int(stat[_VSIZE]) + (limits.memory_mb + limits.threads) * MIB
+            cpu = int(self._idle_cpu_s + limits.cpu_s) + 2
+            resource.prlimit(child.pid, resource.RLIMIT_AS, (space, space))
+            resource.prlimit(child.pid, resource.RLIMIT_CPU, (cpu, cpu))
+            if "own_uid" in child.zygote.layers:
+                resource.prlimit(child.pid, resource.RLIMIT_NPROC, (limits.threads + 1, limits.threads + 1))
+        except (FileNotFoundError, ProcessLookupError):
+            self._done = True  # it died since it was handed out; its end is reported like any other
+
+
+class Wake:
+    """An eventfd that threads may ring after its reader has left."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        with self._lock:
+            if self.fd >= 0:
+                os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        with self._lock:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def job_frame(job: Job) -> bytes:
+    """The job as the child gets it: the thread limit (u16), which Python is told too, and the body."""
+    return codec.frame(b"J" + min(job.limits.threads, 0xFFFF).to_bytes(2, "big") + job.body)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat behind the command, which may hold anything."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123  # every 20 ms
+        return stat.read().rpartition(b")")[2].split()

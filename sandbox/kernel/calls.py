@@ -1,0 +1,112 @@
+"""Typed system calls that Python does not have. Every failure is an OSError with the call's name."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+import socket
+import struct
+
+from sandbox.kernel.syscalls import numbers
+
+_NR = numbers()
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.prctl.restype = ctypes.c_int
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
+MNT_DETACH = 2
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 1, 4, 38, 24
+PR_GET_NO_NEW_PRIVS = 39
+
+type Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
+
+
+def call(name: str, *arguments: Argument) -> int:
+    """One raw system call by name; its result. Raises OSError."""
+    converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = int(_libc.syscall(ctypes.c_long(_NR[name]), *converted))
+    if result < 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{name}: {os.strerror(errno)}")
+    return result
+
+
+def prctl(option: int, *values: int) -> int:
+    """prctl(2), four arguments. Raises OSError."""
+    padded = [ctypes.c_ulong(v) for v in (*values, 0, 0, 0, 0)[:4]]
+    result = int(_libc.prctl(option, *padded))
+    if result < 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"prctl {option}: {os.strerror(errno)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by CLONE_NEW... flags for fresh ones."""
+    call("unshare", flags)
+
+
+def setns(fd: int, kind: int) -> None:
+    """Enter the namespace behind `fd`."""
+    call("setns", fd, kind)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2)."""
+    call("mount", *(None if s is None else s.encode() for s in (source, target, kind)), flags, data and data.encode())
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    """umount2(2)."""
+    call("umount2", target.encode(), flags)
+
+
+def seal_mount(target: str, attributes: int) -> None:
+    """Add MOUNT_ATTR_... `attributes` to a mount and everything below it (Linux 5.12)."""
+    request = struct.pack("=QQQQ", attributes, 0, 0, 0)
+    call("mount_setattr", AT_FDCWD, target.encode(), AT_RECURSIVE, request, len(request))
+
+
+def pivot_root(new: str, old: str) -> None:
+    """pivot_root(2)."""
+    call("pivot_root", new.encode(), old.encode())
+
+
+def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
+    """Close every descriptor from `first` to `last`."""
+    call("close_range", first, last, 0)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of this thread, for good once no_new_privs is set."""
+    header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+    call("capset", header, struct.pack("=6I", 0, 0, 0, 0, 0, 0))
+
+
+def send_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
+    """One message with open descriptors (SCM_RIGHTS)."""
+    sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+
+
+def receive_fds(sock: socket.socket, size: int, most: int = 4) -> tuple[bytes, list[int]]:
+    """One message and the descriptors with it, close-on-exec. b'' at end of file."""
+    fds = array.array("i")
+    data, ancillary, _flags, _ = sock.recvmsg(size, socket.CMSG_SPACE(most * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return data, list(fds)

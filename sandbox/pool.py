@@ -1,0 +1,136 @@
+"""The one-shot pool: children that wait, locked down and warm, each to be used once.
+
+A thread of its own keeps `size` children waiting, so that fork and lockdown are off the latency
+path; when a burst empties the pool, a child is forked on demand. The same thread starts a new
+zygote when the old one died or has forked enough. A worn-out zygote lives on until its last child
+is done, and jobs never wait for the change: the new one is ready before it takes over.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from sandbox.errors import TierTooLow, ZygoteLost
+from sandbox.zygote import CannotIsolate, Child, Zygote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandbox.contract import Tier
+    from sandbox.settings import Settings
+
+log = logging.getLogger("hookpool.pool")
+
+TIERS: tuple[Tier, ...] = ("A", "B", "C")  # strongest first
+ANNOUNCE_S = 5.0
+RESTART_S = 10.0
+
+
+class Pool:
+    """Hands out children. Safe to use from many threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Find the strongest tier this host allows and fill the pool.
+
+        Raises TierTooLow when that is weaker than `settings.min_tier`.
+        """
+        self._size = settings.waiting
+        self._wear = settings.zygote_jobs
+        self._waiting: collections.deque[Child] = collections.deque()
+        self._worn: list[Zygote] = []
+        self._closing = False
+        self._wake = threading.Event()
+        self._back = threading.Event()
+        self._zygote = strongest(TIERS if settings.force_tier is None else (settings.force_tier,), settings.min_tier)
+        self._back.set()
+        self._keeper = threading.Thread(target=self._keep, name="hookpool-pool", daemon=True)
+        self._keeper.start()
+        self._wake.set()
+
+    @property
+    def zygote(self) -> Zygote:
+        """The current one."""
+        return self._zygote
+
+    def take(self) -> Child:
+        """A live child, locked down and silent. Raises ZygoteLost when none can be had in time."""
+        until = time.monotonic() + RESTART_S
+        try:
+            while time.monotonic() < until:
+                with contextlib.suppress(IndexError):
+                    child = self._waiting.popleft()
+                    if child.announce(ANNOUNCE_S) and child.fresh():
+                        return child
+                    child.close()
+                    continue
+                if self._zygote.alive:
+                    with contextlib.suppress(ZygoteLost):
+                        child = self._zygote.fork()
+                        if child.announce(ANNOUNCE_S):
+                            return child
+                        child.close()
+                self._back.clear()
+                self._wake.set()
+                self._back.wait(0.2)
+            raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s")
+        finally:
+            self._wake.set()
+
+    def close(self) -> None:
+        """End every child and zygote."""
+        self._closing = True
+        self._wake.set()
+        self._keeper.join()
+        while self._waiting:
+            self._waiting.popleft().close()
+        for zygote in (self._zygote, *self._worn):
+            zygote.close()
+
+    def _keep(self) -> None:
+        while not self._closing:
+            self._wake.wait(1.0)
+            self._wake.clear()
+            try:
+                self._renew()
+                while not self._closing and self._zygote.alive and len(self._waiting) < self._size:
+                    self._waiting.append(self._zygote.fork())
+            except (ZygoteLost, CannotIsolate, OSError) as error:
+                log.error("the fork server could not be started: %s", error)
+                time.sleep(0.2)
+            self._back.set()
+
+    def _renew(self) -> None:
+        """A new zygote where the current one is dead or worn; those nobody needs any more end."""
+        current = self._zygote
+        if not current.alive or current.forks >= self._wear:
+            if not current.alive:
+                log.warning("the fork server (pid %d) died; starting another", current.pid)
+            fresh = Zygote(current.tier)
+            stale = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._zygote = fresh
+            for child in stale:
+                child.close()
+            self._worn.append(current)
+        for zygote in [z for z in self._worn if not z.alive or z.busy == 0]:
+            self._worn.remove(zygote)
+            zygote.close()
+
+
+def strongest(tiers: Sequence[Tier], needed: Tier) -> Zygote:
+    """A zygote of the first of `tiers` that this host allows. Raises TierTooLow below `needed`."""
+    reasons = []
+    for tier in tiers:
+        if TIERS.index(tier) > TIERS.index(needed):
+            continue
+        try:
+            return Zygote(tier)
+        except CannotIsolate as error:
+            reasons.append(f"tier {tier}: {error}")
+            log.warning("sandbox tier %s is not available here: %s", tier, error)
+    reached = next((tier for tier in tiers if TIERS.index(tier) > TIERS.index(needed)), None)
+    raise TierTooLow(reached, needed, tuple(reasons) or ("HOOKPOOL_FORCE_TIER is weaker than that",))

@@ -1,0 +1,268 @@
+"""The supervisor's side of a zygote: start it, ask it for children, hear how they ended.
+
+A `Child` is a channel, a pidfd and a serial. It announces itself on its own channel, with the
+pidfd and the seccomp listener as descriptors, before any user code can run in it; from then on it
+is killed through the pidfd, never by number. How it ended only its parent knows, so the zygote
+reports that on the control socket, off the latency path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import TZPATH
+
+from sandbox import codec
+from sandbox.errors import ZygoteLost
+from sandbox.guest.lockdown import UIDS
+from sandbox.kernel.calls import receive_fds
+
+if TYPE_CHECKING:
+    from sandbox.contract import Tier
+
+START_S = 20.0
+"""How long a zygote may take to be ready: seconds on a busy machine, the first compile included."""
+
+PACKAGES = ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
+"""What code may import beside the standard library, as far as it is installed (seed: runtime reference)."""
+
+_HOST_UIDS = 0x70000000
+
+
+class CannotIsolate(Exception):
+    """This tier is not to be had here; the text says which step failed."""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """One forked process and the ways to reach it. Used by one thread."""
+
+    zygote: Zygote
+    serial: int
+    channel: socket.socket
+    pidfd: int = -1
+    listener: int = -1
+    pid: int = 0  # in this process's pid namespace
+    born: bool = False
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _waitstatus: int | None = None
+
+    def announce(self, timeout: float) -> bool:
+        """Wait until it is locked down and says so; False when it died or took too long."""
+        if self.born:
+            return True
+        self.channel.settimeout(timeout)
+        with contextlib.suppress(OSError):
+            data, fds = receive_fds(self.channel, 1)
+            if data == b"Y" and fds:
+                self.pidfd, self.listener = fds[0], fds[1] if len(fds) > 1 else -1
+                self.pid = _pid_behind(self.pidfd)
+                self.born = self.pid > 0
+        self.channel.settimeout(None)
+        return self.born
+
+    def fresh(self) -> bool:
+        """Alive, and silent since its announcement: fit to be handed out."""
+        if not self.born:
+            return False
+        poller = select.poll()
+        poller.register(self.channel, select.POLLIN)
+        poller.register(self.pidfd, select.POLLIN)
+        return not poller.poll(0)
+
+    def signal(self, number: int) -> None:
+        """Send a signal; a child that is gone already is no error."""
+        if self.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def ended(self, waitstatus: int | None) -> None:
+        """The zygote's word on how it ended; None when the zygote itself is gone."""
+        self._waitstatus = waitstatus
+        self._ended.set()
+
+    def exit_code(self, timeout: float) -> int | None:
+        """As `os.waitstatus_to_exitcode`; None when nobody can say."""
+        self._ended.wait(timeout)
+        return None if self._waitstatus is None else os.waitstatus_to_exitcode(self._waitstatus)
+
+    def close(self) -> None:
+        """Kill it and let go of everything."""
+        self.signal(signal.SIGKILL)
+        self.channel.close()
+        for fd in (self.pidfd, self.listener):
+            if fd >= 0:
+                os.close(fd)
+        self.pidfd = self.listener = -1
+        self.zygote.forget(self)
+
+
+class Zygote:
+    """A running fork server of one tier."""
+
+    def __init__(self, tier: Tier) -> None:
+        """Start it and wait until it is ready. Raises CannotIsolate, or ZygoteLost when it just died."""
+        self.tier = tier
+        self.forks = 0
+        self.readable = readable_paths()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        orders = {
+            "tier": tier,
+            "control": theirs.fileno(),
+            "code": str(Path(__file__).parent.parent),
+            "packages": str(Path(codec.msgpack.__file__).parent.parent),
+            "readable": self.readable,
+        }
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and file
+                [sys.executable, "-I", "-S", str(Path(__file__).parent / "guest" / "main.py"), json.dumps(orders)],
+                env={"MALLOC_ARENA_MAX": "1", "LC_CTYPE": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,  # until it is ready; then it points its own at /dev/null
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                cwd="/",
+            )
+        self._children: dict[int, Child] = {}
+        self._lock = threading.Lock()
+        self.alive = True
+        try:
+            ready = self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        self.layers: tuple[str, ...] = tuple(ready["ready"])
+        self.missing: dict[str, str] = ready["missing"]
+        self._reader = threading.Thread(target=self._listen, name="hookpool-zygote", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process this one started."""
+        return self._process.pid
+
+    def fork(self) -> Child:
+        """Ask for a child; it announces itself when it is locked down. Raises ZygoteLost."""
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            self.forks += 1
+            child = Child(self, self.forks, ours)
+            self._children[child.serial] = child
+            try:
+                socket.send_fds(self._control, [b"F%d" % child.serial], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                del self._children[child.serial]
+                raise ZygoteLost(f"the fork server is gone: {error.strerror}") from error
+        return child
+
+    def forget(self, child: Child) -> None:
+        """It is done with; its end will be reported to nobody."""
+        with self._lock:
+            self._children.pop(child.serial, None)
+
+    @property
+    def busy(self) -> int:
+        """Children not yet done with."""
+        return len(self._children)
+
+    def close(self) -> None:
+        """End it and everything it forked."""
+        self.alive = False
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+    def _wait_ready(self) -> dict[str, Any]:
+        self._control.settimeout(START_S)
+        while True:
+            try:
+                data = self._control.recv(65536)
+            except TimeoutError:
+                raise ZygoteLost(f"the fork server was not ready after {START_S:g} s") from None
+            if not data:
+                assert self._process.stderr is not None  # noqa: S101  # a pipe
+                said = self._process.stderr.read().decode(errors="replace").strip()
+                raise ZygoteLost(f"the fork server ended at start with {self._process.wait()}: {said[-500:]}")
+            message: dict[str, Any] = json.loads(data)
+            if "unshared" in message:
+                _map_ids(self._process.pid)
+                self._control.send(b"mapped")
+            elif "failed" in message:
+                raise CannotIsolate(message["failed"])
+            else:
+                self._control.settimeout(None)
+                return message
+
+    def _listen(self) -> None:
+        """Exit reports, until the zygote's end; then every child of it is known to be gone."""
+        with contextlib.suppress(OSError):
+            while data := self._control.recv(65536):
+                message = json.loads(data)
+                child = self._children.get(message.get("exit", message.get("unborn")))
+                if child is not None:
+                    child.ended(message.get("code"))
+                    if "unborn" in message:
+                        child.channel.shutdown(socket.SHUT_RDWR)
+        self.alive = False
+        with self._lock:
+            orphans = list(self._children.values())
+        for child in orphans:
+            child.ended(None)
+
+
+def readable_paths() -> list[str]:
+    """What a child may read: the standard library, the allowed packages, time zones. Real paths."""
+    paths = sysconfig.get_paths()
+    found = [paths["stdlib"], paths["platstdlib"]]
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            origin = Path(spec.origin)
+            found.append(str(origin.parent if origin.name == "__init__.py" else origin))
+    found += TZPATH
+    return [path for path in dict.fromkeys(found) if Path(path).exists()]
+
+
+def _map_ids(pid: int) -> None:
+    """Give a new user namespace its ids: root maps a range, so that each child gets a uid of its own."""
+    uid, gid = os.geteuid(), os.getegid()
+    proc = Path("/proc") / str(pid)
+    if uid == 0:
+        with contextlib.suppress(OSError):
+            for name in ("uid_map", "gid_map"):
+                (proc / name).write_text(f"0 0 1\n1 {_HOST_UIDS} {UIDS}\n")
+            return
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        (proc / "setgroups").write_text("deny")
+    (proc / "uid_map").write_text(f"0 {uid} 1\n")
+    (proc / "gid_map").write_text(f"0 {gid} 1\n")
+
+
+def _pid_behind(pidfd: int) -> int:
+    """The process's pid as this process sees it; -1 when it is gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:  # noqa: PTH123  # on the hot path
+        for line in info:
+            if line.startswith("Pid:"):
+                return int(line[4:])
+    return -1
