@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Profile:
     """How a dispatcher's invocations run: the same for all of them."""
 
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     dialect: Dialect = "ces"
     fidelity: Fidelity = "documented"
     lane: Lane = "interactive"
@@ -55,7 +55,7 @@ class Prepared:
 class Dispatcher:
     """Runs hooks. One per process is enough: it is safe to use from many threads."""
 
-    def __init__(self, transport: Transport, store: Store, profile: Profile = Profile()) -> None:  # noqa: B008  # frozen
+    def __init__(self, transport: Transport, store: Store, profile: Profile = Profile()) -> None:  # frozen
         self.transport = transport
         self.store = store
         self.profile = profile

@@ -10,18 +10,20 @@ from sandbox.contract import Status
 from sandbox.invocation import Dialect, Fidelity
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Frozen, like everything a verdict is made of."""
+
     model_config = ConfigDict(frozen=True)
 
 
-class StateDelta(_Part):
+class StateDelta(Part):
     """Variables written and deleted, each by its top-level name with its whole value."""
 
     set: dict[str, Any] = {}
     remove: list[str] = []
 
 
-class VerdictError(_Part):
+class VerdictError(Part):
     """The user's exception; `traceback` holds the user's own frames only."""
 
     type: str
@@ -29,7 +31,7 @@ class VerdictError(_Part):
     traceback: str
 
 
-class VerdictCall(_Part):
+class VerdictCall(Part):
     """One tool or HTTP call the code made; `name` is the tool, or the host for http."""
 
     kind: str
@@ -38,7 +40,7 @@ class VerdictCall(_Part):
     ms: float
 
 
-class VerdictUsage(_Part):
+class VerdictUsage(Part):
     """Measured from outside the sandbox."""
 
     queue_ms: float = 0.0
@@ -47,7 +49,7 @@ class VerdictUsage(_Part):
     peak_rss_bytes: int = 0
 
 
-class Verdict(_Part):
+class Verdict(Part):
     """How one invocation ended. Absent values are None; an empty delta has both keys."""
 
     invocation_id: str

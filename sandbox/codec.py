@@ -28,7 +28,7 @@ def pack(value: object) -> bytes:
     return msgpack.packb(value, use_bin_type=True)  # type: ignore[no-any-return]
 
 
-def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:  # noqa: ANN401  # plain data
+def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:  # plain data
     """The plain value in `data`, at most `limit` bytes and `containers` lists and maps.
 
     Raises ProtocolError, which says what was found and what the bound is.
@@ -37,7 +37,7 @@ def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:
         raise ProtocolError(f"{len(data)} bytes, at most {limit} are accepted")
     left = containers
 
-    def count(container: Any) -> Any:  # noqa: ANN401
+    def count(container: Any) -> Any:
         nonlocal left
         left -= 1
         if left < 0:

@@ -173,7 +173,7 @@ class Return:
 
     @property
     def ok(self) -> bool:
-        return 0 < self.status_code < 400  # noqa: PLR2004  # HTTP's own boundary
+        return 0 < self.status_code < 400  # HTTP's own boundary
 
 
 @dataclass(frozen=True, slots=True)

@@ -419,5 +419,5 @@ def job_frame(job: Job) -> bytes:
 
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat behind the command, which may hold anything."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123  # every 20 ms
+    with open(f"/proc/{pid}/stat", "rb") as stat:  # every 20 ms
         return stat.read().rpartition(b")")[2].split()

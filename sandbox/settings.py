@@ -73,7 +73,7 @@ class Settings(BaseModel):
         )
 
 
-def load(environ: Mapping[str, str], **given: Any) -> Settings:  # noqa: ANN401  # any field's own type
+def load(environ: Mapping[str, str], **given: Any) -> Settings:  # any field's own type
     """Settings from HOOKPOOL_... variables; `given` wins where it is not None.
 
     Raises SettingsError that names the variable: unknown ones are refused, because a misspelt

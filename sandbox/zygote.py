@@ -126,7 +126,7 @@ class Zygote:
             "readable": self.readable,
         }
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and file
+            self._process = subprocess.Popen(  # our own interpreter and file
                 [sys.executable, "-I", "-S", str(Path(__file__).parent / "guest" / "main.py"), json.dumps(orders)],
                 env={"MALLOC_ARENA_MAX": "1", "LC_CTYPE": "C.UTF-8"},
                 stdin=subprocess.DEVNULL,
@@ -201,7 +201,7 @@ class Zygote:
             except TimeoutError:
                 raise ZygoteLost(f"the fork server was not ready after {START_S:g} s") from None
             if not data:
-                assert self._process.stderr is not None  # noqa: S101  # a pipe
+                assert self._process.stderr is not None  # a pipe
                 said = self._process.stderr.read().decode(errors="replace").strip()
                 raise ZygoteLost(f"the fork server ended at start with {self._process.wait()}: {said[-500:]}")
             message: dict[str, Any] = json.loads(data)
@@ -261,7 +261,7 @@ def _map_ids(pid: int) -> None:
 
 def _pid_behind(pidfd: int) -> int:
     """The process's pid as this process sees it; -1 when it is gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:  # noqa: PTH123  # on the hot path
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:  # on the hot path
         for line in info:
             if line.startswith("Pid:"):
                 return int(line[4:])

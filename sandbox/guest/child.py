@@ -48,7 +48,7 @@ def live(plan: Plan, serial: int, channel: int, parent: int) -> NoReturn:
                 stream.flush()
             wire.send(b"R", reply)
             wire.receive()  # to be measured and killed; a child that is gone has no usage to read
-    except BaseException:  # noqa: BLE001  # a child has nobody to raise to; its end without a reply is the report
+    except BaseException:  # a child has nobody to raise to; its end without a reply is the report
         os._exit(70)
     os._exit(0)
 
@@ -77,13 +77,13 @@ def _limit_threads(most: int) -> None:
     """An ordinary RuntimeError at the limit. Courtesy, not the wall: the supervisor caps or counts."""
     start = _thread.start_new_thread
 
-    def start_new_thread(*arguments: Any) -> int:  # noqa: ANN401  # whatever the original takes
-        if _thread._count() >= most:  # noqa: SLF001  # the interpreter's own count
+    def start_new_thread(*arguments: Any) -> int:  # whatever the original takes
+        if _thread._count() >= most:  # the interpreter's own count
             raise RuntimeError(f"can't start new thread: {most} are running (limit threads)")
         return start(*arguments)
 
     _thread.start_new_thread = start_new_thread
-    threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]  # noqa: SLF001
+    threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]
 
 
 class Channel:
@@ -160,7 +160,7 @@ class _Stream(io.RawIOBase):
     def isatty(self) -> bool:
         return False
 
-    def write(self, data: Any) -> int:  # noqa: ANN401  # any buffer
+    def write(self, data: Any) -> int:  # any buffer
         piece = bytes(memoryview(data)[: self._PIECE])
         self._wire.send(self._tag, piece)
         return len(piece)

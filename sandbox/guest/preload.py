@@ -45,7 +45,7 @@ def preload(code: str, packages: str) -> None:
             importlib.import_module(name)
         except ImportError:  # built without it; the author gets the ordinary ModuleNotFoundError
             continue
-    from sandbox.guest import chain, child, imports  # noqa: F401, PLC0415
+    from sandbox.guest import chain, child, imports  # noqa: F401
 
     sys.path.remove(code)
 

@@ -56,7 +56,7 @@ def ruleset(readable: Iterable[str], writable: Iterable[str] = ()) -> int:
 def _grant(ruleset_fd: int, path: str, rights: int) -> None:
     target = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        if not os.path.isdir(path):  # noqa: PTH112  # pathlib is not worth its import in the zygote
+        if not os.path.isdir(path):  # pathlib is not worth its import in the zygote
             rights &= EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE
         rule = struct.pack("=Qi", rights, target)
         call("landlock_add_rule", ruleset_fd, 1, rule, 0)

@@ -86,7 +86,7 @@ def _conditions(tests: tuple[Is, ...]) -> list[bytes]:
         if test.wide:
             code += [_op(_LOAD, low + 4), _op(_EQUAL, 0, yes=1), _op(_RETURN, DENY)]
         code += [_op(_LOAD, low)]
-        if test.mask != 0xFFFFFFFF:  # noqa: PLR2004  # all bits
+        if test.mask != 0xFFFFFFFF:  # all bits
             code += [_op(_AND, test.mask)]
         count = len(test.values)
         code += [_op(_EQUAL, value, yes=count - place) for place, value in enumerate(test.values)]
