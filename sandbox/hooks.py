@@ -13,16 +13,19 @@ A Python tool has no positional parameters: its arguments travel as one object, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from sandbox.errors import InputError
-from sandbox.invocation import Dialect, Fidelity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sandbox.invocation import Dialect, Fidelity
 
 Kind = Literal["context", "llm_request", "llm_response", "tool", "object", "error"]
 Returns = Literal["Content", "LlmResponse", "dict", "GuardrailResult", "bool", "JSON"]
@@ -332,7 +335,7 @@ def parse(hook: Hook, raw: Mapping[str, Any], dialect: Dialect = "ces", where: s
     Keys may be snake_case or camelCase, at every depth; a tool may be just its name. Raises
     InputError whose `where` is the path of the key (`arguments.llm_request.contents.0.role`).
     """
-    from sandbox import ces  # noqa: PLC0415  # the table alone must import without the classes
+    from sandbox import ces  # the table alone must import without the classes
 
     spellings = {
         spelling: p
