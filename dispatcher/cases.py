@@ -1,0 +1,298 @@
+"""Case files: what to run, with what, and what is expected of it.
+
+A case file is a list of cases (or `{cases: [...]}`), in YAML or JSON. A case says one of `hook` (the
+callbacks of an agent's hook, all enabled ones in order unless `callbacks` names some) or `tool` (a
+Python tool); KINDS is the place where another kind, a conversation, is added.
+
+    - name: a free bag is counted once
+      agent: Booking Desk
+      hook: after_tool_callback
+      context: {variables: {booking: {bags: 1}}}
+      arguments: {tool: {name: add_bag}, input: {}, tool_response: {result: ok}}
+      tools: {lookup_fare: {returns: {price: 30}}}
+      expect: {variables: {booking: {bags: 2}}, stdout: {matches: "bag"}}
+
+Read strictly, because a misspelt `expct` that is ignored is a case that always passes: an unknown
+key, agent, argument, callback or limit is an InputError with file and line before anything runs.
+How `expect` is held against a verdict is in `expect.py`; where it says nothing of the status, the
+status must be ok (or, when it says something of the error, callback_error).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from dispatcher import apps, code, documents, inputs
+from dispatcher.canned import Answer, Canned
+from dispatcher.expect import pattern_of
+from dispatcher.tree import Tree, open_tree
+from dispatcher.verdict import Verdict
+from sandbox.contract import Limits, Status
+from sandbox.errors import InputError, SettingsError
+from sandbox.hooks import HOOKS, parse
+from sandbox.host import Closed, Host
+from sandbox.invocation import Dialect, Fidelity, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from dispatcher.apps import Agent, App
+    from dispatcher.documents import Document
+    from dispatcher.session import Session
+
+FOLDERS = ("evaluations", "cases")
+"""Where an app keeps its case files; a bare folder may have them as `cases.yaml` or `<any>.cases.yaml`."""
+
+EXPECTABLE = tuple(name for name in Verdict.model_fields if name not in {"usage", "layers", "tier"})
+"""What a case may expect: all of a verdict but what differs from run to run and host to host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case, ready to run: everything in it was checked."""
+
+    name: str
+    agent: str
+    hook: str
+    sources: tuple[Source, ...]
+    session: Session
+    expect: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    entry: str = ""
+    dialect: Dialect = "ces"
+    fidelity: Fidelity = "documented"
+    limits: Limits = field(default_factory=Limits)
+    tools: Mapping[str, list[Answer]] = field(default_factory=dict)
+    document: Document | None = field(default=None, repr=False, compare=False)
+    index: tuple[str | int, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """File and line of the case."""
+        if self.document is None:
+            return ""
+        line = self.document.line(*self.index)
+        return self.document.name if line is None else f"{self.document.name}:{line}"
+
+    def host(self) -> Host:
+        """What answers this case's tool calls, fresh for each run."""
+        return Canned(self.tools) if self.tools else Closed()
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """An app and its cases, in the order of their files."""
+
+    app: App
+    cases: tuple[Case, ...]
+
+
+class _Spec(BaseModel):
+    """A case as it is written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    description: str = ""
+    agent: str = ""
+    hook: str = ""
+    tool: str = ""
+    callbacks: list[str] | None = None
+    context: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
+    dialect: Dialect = "ces"
+    fidelity: Fidelity = "documented"
+    limits: dict[str, float] = {}
+    tools: dict[str, Answer | list[Answer]] = {}
+    expect: dict[str, Any]
+
+
+def load(path: Path) -> Suite:
+    """The app at `path` (folder or zip) with its cases; or, given a case file, those of that file.
+
+    Raises InputError, with file and line, for anything that is not as it should be, and when there
+    are no cases.
+    """
+    tree, files = _locate(path)
+    app = apps.of(tree)
+    cases = [case for name in files for case in _Reader(tree, app, _document(tree, name)).cases()]
+    if not cases:
+        raise InputError(
+            str(path), f"no cases: neither {FOLDERS[0]}/*.yaml nor {FOLDERS[1]}/*.yaml nor cases.yaml has any"
+        )
+    return Suite(app, tuple(cases))
+
+
+def _locate(path: Path) -> tuple[Tree, list[str]]:
+    """The app's files, and the names of its case files."""
+    if path.suffix.lower() not in documents.SUFFIXES or path.is_dir():
+        tree = open_tree(path)
+        return tree, [name for name in sorted(tree.names) if _is_case_file(PurePosixPath(name))]
+    if not path.exists():
+        raise InputError(str(path), "no such file")
+    file = path.absolute()
+    marks = ("app.json", "app.yaml", "app.yml", "agents")
+    root = next(
+        (folder for folder in list(file.parents)[:4] if any((folder / mark).exists() for mark in marks)), file.parent
+    )
+    for spelt in (path.parent, *path.parent.parents):  # the root as the user would write it
+        if spelt.absolute() == root:
+            root = spelt
+            break
+    return open_tree(root), [file.relative_to(root.absolute()).as_posix()]
+
+
+def _is_case_file(path: PurePosixPath) -> bool:
+    if path.suffix.lower() not in documents.SUFFIXES:
+        return False
+    folder, stem = path.parts[:-1], path.stem
+    return (len(folder) == 1 and folder[0] in FOLDERS) or (not folder and (stem == "cases" or stem.endswith(".cases")))
+
+
+def _document(tree: Tree, name: str) -> Document:
+    return documents.parse(tree.at(name), tree.read(name))
+
+
+class _Reader:
+    """Reads one case file against its app."""
+
+    def __init__(self, tree: Tree, app: App, document: Document) -> None:
+        self.tree = tree
+        self.app = app
+        self.document = document
+
+    def cases(self) -> Iterator[Case]:
+        value, path = self.document.value, ()
+        if isinstance(value, dict) and value.keys() == {"cases"}:
+            value, path = value["cases"], ("cases",)  # type: ignore[assignment]
+        if not isinstance(value, list):
+            raise self.document.error("a list of cases is needed, or an object with the one key 'cases'")
+        first: dict[str, int] = {}
+        for index in range(len(value)):
+            case = self._case(value[index], (*path, index))
+            if (other := first.setdefault(case.name, index)) != index:
+                line = self.document.line(*path, other)
+                raise self.document.error(f"case {case.name!r} is there already, in line {line}", *path, index)
+            yield case
+
+    def _case(self, value: Any, path: inputs.Path) -> Case:  # plain data
+        spec = inputs.validate(_Spec, value, self.document, path, "case")
+        kinds = [kind for kind in KINDS if getattr(spec, kind)]
+        if len(kinds) != 1:
+            raise self.document.error(f"case {spec.name!r} needs one of: {', '.join(KINDS)}", *path)
+        hook, agent, sources, entry = KINDS[kinds[0]](self, spec, path)
+        return Case(
+            name=spec.name,
+            agent=agent,
+            hook=hook,
+            sources=sources,
+            entry=entry,
+            session=inputs.session(
+                self.document, (*path, "context"), agent_name=agent, variables=dict(self.app.variables)
+            ),
+            arguments=self._arguments(spec, hook, path),
+            dialect=spec.dialect,
+            fidelity=spec.fidelity,
+            limits=self._limits(spec, path),
+            tools={name: given if isinstance(given, list) else [given] for name, given in spec.tools.items()},
+            expect=self._expect(spec, path),
+            document=self.document,
+            index=path,
+        )
+
+    # -- the kinds of case ---------------------------------------------------------------------
+
+    def of_hook(self, spec: _Spec, path: inputs.Path) -> _Target:
+        if spec.hook not in HOOKS:
+            raise self.document.error(f"hook {spec.hook!r} is none of {', '.join(HOOKS)}", *path, "hook")
+        if spec.callbacks is not None and not spec.agent and not self.app.agents:
+            return spec.hook, "", tuple(self._named(name, (), path) for name in spec.callbacks), ""
+        agent = self._agent(spec, path)
+        if spec.callbacks is not None:
+            there = tuple(callback for callback in agent.callbacks if callback.hook == spec.hook)
+            return spec.hook, agent.name, tuple(self._named(name, there, path) for name in spec.callbacks), ""
+        chain = agent.chain(spec.hook)
+        if not chain:
+            raise self.document.error(f"agent {agent.name!r} has no enabled {spec.hook}", *path, "hook")
+        return spec.hook, agent.name, tuple(callback.source for callback in chain), ""
+
+    def of_tool(self, spec: _Spec, path: inputs.Path) -> _Target:
+        try:
+            tool = self.app.tool(spec.tool)
+        except InputError as problem:
+            raise self.document.error(str(problem), *path, "tool") from problem
+        if tool.source is None:
+            raise self.document.error(
+                f"tool {tool.name!r} has no Python code, only the platform runs it", *path, "tool"
+            )
+        return "python_tool", self._agent(spec, path).name if spec.agent else "", (tool.source,), tool.entry
+
+    def _agent(self, spec: _Spec, path: inputs.Path) -> Agent:
+        if not spec.agent and len(self.app.agents) == 1:
+            return self.app.agents[0]
+        if not spec.agent:
+            names = ", ".join(agent.name for agent in self.app.agents) or "none"
+            raise self.document.error(f"case {spec.name!r} must say which agent; there are: {names}", *path)
+        try:
+            return self.app.agent(spec.agent)
+        except InputError as problem:
+            raise self.document.error(str(problem), *path, "agent") from problem
+
+    def _named(self, name: str, there: tuple[apps.Callback, ...], path: inputs.Path) -> Source:
+        """The callback a case names: one of the agent's by its name, or any file of the app."""
+        for callback in there:
+            if name in {callback.name, callback.source.name}:
+                return callback.source
+        if name in self.tree.names:
+            return code.decode(name, self.tree.read(name))
+        names = ", ".join(callback.name for callback in there)
+        why = f"callback {name!r}: no such file in the app" + (f"; the agent has: {names}" if names else "")
+        raise self.document.error(why, *path, "callbacks")
+
+    # -- the parts of a case -------------------------------------------------------------------
+
+    def _arguments(self, spec: _Spec, hook: str, path: inputs.Path) -> Mapping[str, Any]:
+        if spec.tool:  # a tool's arguments are the tool's own
+            return parse(HOOKS[hook], {"input": spec.arguments or {}}, spec.dialect)
+        return inputs.arguments(self.document, hook, spec.dialect, (*path, "arguments"))
+
+    def _limits(self, spec: _Spec, path: inputs.Path) -> Limits:
+        try:
+            return Limits.of(**spec.limits)
+        except SettingsError as problem:
+            raise self.document.error(str(problem), *path, "limits") from problem
+
+    def _expect(self, spec: _Spec, path: inputs.Path) -> Mapping[str, Any]:
+        for key in spec.expect:
+            if key not in EXPECTABLE:
+                why = f"unknown key {key!r} in expect; there are: {', '.join(EXPECTABLE)}"
+                raise self.document.error(why, *path, "expect", key)
+        if (status := spec.expect.get("status")) is not None and status not in set(Status):
+            raise self.document.error(f"status {status!r} is none of {', '.join(Status)}", *path, "expect", "status")
+        self._check_patterns(spec.expect, (*path, "expect"))
+        implied = Status.CALLBACK_ERROR if spec.expect.get("error") else Status.OK
+        return {"status": implied.value, **spec.expect}
+
+    def _check_patterns(self, value: Any, path: inputs.Path) -> None:
+        if (pattern := pattern_of(value)) is not None:
+            try:
+                re.compile(pattern)
+            except re.error as problem:
+                raise self.document.error(
+                    f"matches: {pattern!r} is no regular expression: {problem}", *path
+                ) from problem
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for step, item in items:
+            self._check_patterns(item, (*path, step))
+
+
+type _Target = tuple[str, str, tuple[Source, ...], str]
+"""What a kind of case resolves to: hook, agent's name, sources, entry."""
+
+KINDS: dict[str, Callable[[_Reader, _Spec, inputs.Path], _Target]] = {"hook": _Reader.of_hook, "tool": _Reader.of_tool}
+"""The key that makes a case what it is, and how that is resolved."""
