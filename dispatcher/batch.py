@@ -1,0 +1,95 @@
+"""Many cases over one pool: bounded in flight, verdicts as they come.
+
+Each case gets a session and a store of its own, so cases never see each other whatever ids they
+use. At most `in_flight` jobs are out at once: the queue stays shallow, a stop in the middle leaves
+little behind, and memory does not grow with the number of cases.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from dispatcher.dispatcher import Dispatcher, Prepared, Profile
+from dispatcher.expect import Mismatch, compare
+from dispatcher.store import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from concurrent.futures import Future
+
+    from dispatcher.cases import Case
+    from dispatcher.transport import Transport
+    from dispatcher.verdict import Verdict
+    from sandbox.contract import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A case that was run, its verdict, and where the two differ."""
+
+    case: Case
+    verdict: Verdict
+    mismatches: tuple[Mismatch, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.mismatches
+
+
+def check(case: Case, verdict: Verdict) -> Checked:
+    """Hold a verdict against what its case expects."""
+    actual = verdict.model_dump(mode="json", include=set(case.expect))
+    return Checked(case, verdict, tuple(compare(dict(case.expect), actual)))
+
+
+def evaluate(cases: Iterable[Case], transport: Transport, in_flight: int = 8) -> Generator[Checked]:
+    """Run every case and yield each as it completes, in no particular order.
+
+    Raises PoolError when the machinery fails; what is still out is cancelled then, and also when
+    the iterator is closed before its end.
+    """
+    waiting = iter(cases)
+    out: dict[Future[Outcome], _Running] = {}
+    try:
+        while True:
+            for case in islice(waiting, in_flight - len(out)):
+                running = _Running.start(case, transport)
+                out[running.future] = running
+            if not out:
+                return
+            done, _ = wait(out, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield out.pop(future).finish()
+    finally:
+        for future in out:
+            future.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    case: Case
+    dispatcher: Dispatcher
+    prepared: Prepared
+    future: Future[Outcome]
+
+    @classmethod
+    def start(cls, case: Case, transport: Transport) -> _Running:
+        profile = Profile(limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch")
+        dispatcher = Dispatcher(transport, MemoryStore(), profile)
+        host = case.host()
+        prepared = dispatcher.prepare(case.hook, case.session, case.sources, host, **case.arguments)
+        if case.entry:
+            prepared = _entering(prepared, case.entry)
+        return cls(case, dispatcher, prepared, transport.submit(prepared.job, host))
+
+    def finish(self) -> Checked:
+        return check(self.case, self.dispatcher.settle(self.prepared, self.future.result()))
+
+
+def _entering(prepared: Prepared, entry: str) -> Prepared:
+    """The same job, entered by a function of that name: a hook has its name by law, a tool by its app."""
+    invocation = prepared.invocation.model_copy(update={"entry": entry})
+    return replace(prepared, invocation=invocation, job=replace(prepared.job, body=invocation.encode()))

@@ -1,0 +1,95 @@
+"""Which pool a command's `--pool` means, opened for the length of the command.
+
+    inline          a sandbox under this process, no queue
+    embedded        a private server on a socket and workers as child processes, gone with the command
+    redis://...     the workers that listen there
+
+What a pool needs is imported when it is opened: celery costs a third of a second.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from dispatcher.transport import Transport
+    from sandbox.settings import Settings
+
+SCHEMES = ("redis", "rediss", "redis+socket", "unix")
+PER_WORKER = 4
+"""Jobs out at once for each worker: enough that none waits for us, few enough that the queue stays shallow."""
+
+REMOTE_IN_FLIGHT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """An open pool. `where` ends the sentence "N cases passed ..."."""
+
+    transport: Transport
+    where: str
+    in_flight: int
+
+
+class PoolName(click.ParamType[str]):
+    """A pool as it is written on the command line, checked before anything is started."""
+
+    name = "pool"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        del param, ctx
+        return "|".join([*self.words, "redis://..."])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        scheme, colon, _ = str(value).partition("://")
+        if value not in self.words and not (colon and scheme in SCHEMES):
+            self.fail(f"{value!r} is none of {', '.join([*self.words, 'redis://...'])}", param, ctx)
+        return str(value)
+
+
+def open_pool(name: str, settings: Settings, workers: int = 2) -> AbstractContextManager[Pool]:
+    """The pool of that name. Raises PoolError, on entering or later, when it cannot be had."""
+    return _OPEN[name](settings, workers) if name in _OPEN else _remote(name, settings)
+
+
+@contextmanager
+def _inline(settings: Settings, workers: int) -> Iterator[Pool]:
+    from dispatcher.transport import InProcess
+    from sandbox.jail import Jail
+
+    with InProcess(Jail(settings), workers) as transport:
+        yield Pool(transport, "in this process", workers)
+
+
+@contextmanager
+def _embedded(settings: Settings, workers: int) -> Iterator[Pool]:
+    from dispatcher.embedded import Embedded
+
+    with Embedded(workers=workers, settings=settings) as embedded:
+        yield Pool(
+            embedded.transport, f"over the queue with {workers} worker{'s'[: workers != 1]}", workers * PER_WORKER
+        )
+
+
+@contextmanager
+def _remote(url: str, settings: Settings) -> Iterator[Pool]:
+    from dispatcher.celery_transport import CeleryTransport
+
+    transport = CeleryTransport(url, settings)
+    try:
+        yield Pool(transport, "over the queue", REMOTE_IN_FLIGHT)
+    finally:
+        transport.close()
+
+
+_OPEN: dict[str, Callable[[Settings, int], AbstractContextManager[Pool]]] = {"inline": _inline, "embedded": _embedded}
