@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sandbox import codec
 from sandbox.errors import ProtocolError, SettingsError
@@ -34,6 +34,8 @@ Retry = Literal["at_most_once", "at_least_once"]
 Lane = Literal["interactive", "batch"]
 CallKind = Literal["tool", "http"]
 Tier = Literal["A", "B", "C"]
+
+_known_keys = with_config(ConfigDict(extra="forbid"))
 
 
 class Status(StrEnum):
@@ -54,6 +56,7 @@ class Status(StrEnum):
     LOST = "lost"  # nobody knows
 
 
+@_known_keys
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one invocation may use. Seconds, MiB, bytes and counts, as the names say.
@@ -102,6 +105,7 @@ LIMIT_NAMES = tuple(f.name for f in fields(Limits))
 WHOLE_LIMITS = frozenset(LIMIT_NAMES) - {"wall_s", "cpu_s"}
 
 
+@_known_keys
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What an invocation used, measured from outside. Queue time is never running time."""
@@ -112,6 +116,7 @@ class Usage:
     peak_rss_bytes: int = 0
 
 
+@_known_keys
 @dataclass(frozen=True, slots=True)
 class Job:
     """One invocation on its way to a worker."""
@@ -136,6 +141,7 @@ class Job:
         return _load(cls, data, CONTEXT_BYTES + 64 * 1024)
 
 
+@_known_keys
 @dataclass(frozen=True, slots=True)
 class Call:
     """A tool or HTTP call made by running code. `arguments` is msgpack, opaque to the worker."""
@@ -154,6 +160,7 @@ class Call:
         return _load(cls, data, CONTEXT_BYTES)
 
 
+@_known_keys
 @dataclass(frozen=True, slots=True)
 class Return:
     """The answer to a Call: what the guest shows as an ExternalResponse."""
@@ -176,6 +183,7 @@ class Return:
         return 0 < self.status_code < 400  # HTTP's own boundary
 
 
+@_known_keys
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One call as the supervisor saw it. `name` is the tool, or the host for http."""
@@ -186,6 +194,7 @@ class CallRecord:
     ms: float
 
 
+@_known_keys
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a Job. `status` OK means a reply came; what it says is the code's claim."""
@@ -230,6 +239,4 @@ def _load[T](cls: type[T], data: bytes, limit: int) -> T:
     return message
 
 
-for _cls in (Limits, Usage, Job, Call, Return, CallRecord, Outcome):
-    _cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {cls: TypeAdapter(cls) for cls in (Job, Call, Return, Outcome)}

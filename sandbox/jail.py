@@ -17,7 +17,6 @@ import contextlib
 import logging
 import os
 import queue
-import resource
 import select
 import signal
 import threading
@@ -32,6 +31,7 @@ from sandbox.errors import FrameTooLarge, ProtocolError
 from sandbox.kernel.seccomp import notified
 from sandbox.kernel.syscalls import name_of
 from sandbox.pool import Pool
+from sandbox.zygote import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,9 +49,6 @@ EXIT_S = 1.0  # how long the zygote may take to say how a child ended
 HOST_CALLS = 32  # tool and HTTP calls in flight, over all jobs of this process
 CHUNK = 256 * 1024  # read at a time
 MIB = 1024 * 1024
-_THREADS, _VSIZE, _RSS = 17, 20, 21  # fields of /proc/PID/stat, from the one behind the command
-_CPU_CLOCK = 2  # CPUCLOCK_SCHED; with ~pid above it, the clock of a process
-_PAGE = resource.getpagesize()
 _FRAME_SLACK = 64 * 1024  # a frame's head beside its payload; output pieces are below it
 
 
@@ -205,19 +202,16 @@ class Run:
         self._host = host
         self._cancelled = cancelled
         self._threads = threads
-        self._outgoing = collections.deque([memoryview(job_frame(job))])
+        self._outgoing = collections.deque([memoryview(codec.frame(b"J" + child.caps(job.limits) + job.body))])
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
         self._answers: queue.SimpleQueue[tuple[Return, CallRecord]] = queue.SimpleQueue()
         self._wake = Wake()
         self._made = 0  # calls, answered or not
-        self._idle_cpu_s = 0.0
-        self._idle_rss = 0
         self._done = False
 
     def supervise(self) -> Facts:
         """Until the reply, a limit, a violation or the child's end."""
         child, facts = self._child, self.facts
-        self._cap()
         child.channel.setblocking(False)
         started = time.monotonic()
         try:
@@ -347,7 +341,7 @@ class Run:
         """Cancellation, CPU, memory, threads."""
         threads = self._measure()
         facts, limits = self.facts, self._limits
-        grown = (facts.peak_rss - self._idle_rss) / MIB
+        grown = (facts.peak_rss - self._child.idle.rss) / MIB
         if self._cancelled is not None and self._cancelled.is_set():
             facts.cancelled = self._done = True
         elif facts.cpu_s >= limits.cpu_s:
@@ -359,39 +353,18 @@ class Run:
 
     def _measure(self) -> int:
         """Read CPU and memory from outside; the number of threads."""
-        pid = self._child.pid
+        child, facts = self._child, self.facts
         with contextlib.suppress(OSError):
-            self.facts.cpu_s = time.clock_gettime(~pid << 3 | _CPU_CLOCK) - self._idle_cpu_s
-            stat = _stat(pid)
-            self.facts.peak_rss = max(self.facts.peak_rss, int(stat[_RSS]) * _PAGE)
-            return int(stat[_THREADS])
+            now = measure(child.pid)
+            facts.cpu_s = now.cpu_s - child.idle.cpu_s
+            facts.peak_rss = max(facts.peak_rss, now.rss)
+            return now.threads
         return 0
 
     def _over(self, limit: Status, used: float) -> None:
         if self.facts.over is None:
             self.facts.over, self.facts.used = limit, used
         self._done = True
-
-    def _cap(self) -> None:
-        """The rlimits that depend on the job, set from outside: the code cannot raise them again.
-
-        Address space counts what the child maps already, and a stack for each thread, on top of the
-        limit. CPU is a backstop for a supervisor that is not scheduled. Threads are capped where the
-        child's uid is its own; elsewhere they are counted.
-        """
-        child, limits = self._child, self._limits
-        try:
-            stat = _stat(child.pid)
-            self._idle_cpu_s = time.clock_gettime(~child.pid << 3 | _CPU_CLOCK)
-            self._idle_rss = int(stat[_RSS]) * _PAGE
-            space = int(stat[_VSIZE]) + (limits.memory_mb + limits.threads) * MIB
-            cpu = int(self._idle_cpu_s + limits.cpu_s) + 2
-            resource.prlimit(child.pid, resource.RLIMIT_AS, (space, space))
-            resource.prlimit(child.pid, resource.RLIMIT_CPU, (cpu, cpu))
-            if "own_uid" in child.zygote.layers:
-                resource.prlimit(child.pid, resource.RLIMIT_NPROC, (limits.threads + 1, limits.threads + 1))
-        except (FileNotFoundError, ProcessLookupError):
-            self._done = True  # it died since it was handed out; its end is reported like any other
 
 
 class Wake:
@@ -410,14 +383,3 @@ class Wake:
         with self._lock:
             os.close(self.fd)
             self.fd = -1
-
-
-def job_frame(job: Job) -> bytes:
-    """The job as the child gets it: the thread limit (u16), which Python is told too, and the body."""
-    return codec.frame(b"J" + min(job.limits.threads, 0xFFFF).to_bytes(2, "big") + job.body)
-
-
-def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat behind the command, which may hold anything."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:  # every 20 ms
-        return stat.read().rpartition(b")")[2].split()

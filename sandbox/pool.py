@@ -64,7 +64,7 @@ class Pool:
             while time.monotonic() < until:
                 with contextlib.suppress(IndexError):
                     child = self._waiting.popleft()
-                    if child.announce(ANNOUNCE_S) and child.fresh():
+                    if child.fresh():
                         return child
                     child.close()
                     continue
@@ -98,7 +98,11 @@ class Pool:
             try:
                 self._renew()
                 while not self._closing and self._zygote.alive and len(self._waiting) < self._size:
-                    self._waiting.append(self._zygote.fork())
+                    child = self._zygote.fork()
+                    if child.announce(ANNOUNCE_S):
+                        self._waiting.append(child)
+                    else:
+                        child.close()
             except (ZygoteLost, CannotIsolate, OSError) as error:
                 log.error("the fork server could not be started: %s", error)
                 time.sleep(0.2)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
+_BODY = 1 + lockdown.CAPS.size  # where the body starts in a job frame
 
 WARM = Invocation(
     hook="before_agent_callback",
@@ -40,10 +41,12 @@ def live(plan: Plan, serial: int, channel: int, parent: int) -> NoReturn:
         lockdown.lock(lockdown.Seat(plan, serial, parent))
         wire = Channel()
         streams = _prepare(wire)
+        os.write(lockdown.CHANNEL, lockdown.WARM)
         job = wire.receive()
         if job[:1] == b"J":
-            _limit_threads(int.from_bytes(job[1:3], "big"))
-            reply = chain.run_chain(job[3:], wire)
+            own_uid = any(layer.name == "own_uid" for layer in plan.layers)
+            _limit_threads(lockdown.cap(job[1:_BODY], own_uid=own_uid))
+            reply = chain.run_chain(job[_BODY:], wire)
             for stream in streams:  # ours, whatever the code put in their place
                 stream.flush()
             wire.send(b"R", reply)

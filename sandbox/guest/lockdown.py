@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,10 @@ TMP = "/private/tmp"  # a mount per child; landlock grants its parent, because a
 TMP_BYTES = 16 * 1024 * 1024
 OPEN_FILES = 128
 _OUT_OF_THE_WAY = 64
+LOCKED, WARM = b"Y", b"W"  # a child's first two bytes, before any frame and before any user code
 UIDS = 60_000  # how many the zygote's user namespace maps beside 0
 _HOST_UID = 0x70000000  # the first uid used where there is no namespace to map one
+CAPS = struct.Struct(">QIH")  # address space in bytes, CPU in seconds, threads: what a job brings along
 _PID_MARK = 0x5EEDF00D  # stands for the child's own pid in the prepared filter
 
 
@@ -136,6 +139,20 @@ def lock(seat: Seat) -> None:
         layer.apply(seat)
 
 
+def cap(caps: bytes, *, own_uid: bool) -> int:
+    """The last step, when the job is there: its rlimits, and no more calls that could change them.
+
+    Returns the number of threads, which Python is told as well.
+    """
+    space, cpu_s, threads = CAPS.unpack(caps)
+    resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    if own_uid:
+        resource.setrlimit(resource.RLIMIT_NPROC, (threads + 1, threads + 1))
+    seccomp.install(policy.SEAL)
+    return int(threads)
+
+
 def _by_namespace(_: Seat) -> None:
     """Nothing left to do per child: `enter_namespaces`, `enter_root` and the fork did it."""
 
@@ -164,7 +181,7 @@ def _rlimits(_: Seat) -> None:
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_SIGPENDING, 64),
     ):
-        _, hard = resource.getrlimit(kind)
+        hard = resource.getrlimit(kind)[1]
         ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (ceiling, ceiling))
 
@@ -205,7 +222,7 @@ def _named_violations(seat: Seat) -> None:
     if seat.plan.naming is not None:
         fds.append(seccomp.install_listener(seat.plan.naming))
     with socket.socket(fileno=os.dup(CHANNEL)) as channel:
-        calls.send_fds(channel, b"Y", fds)
+        calls.send_fds(channel, LOCKED, fds)
     for fd in fds:
         os.close(fd)
 

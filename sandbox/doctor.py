@@ -1,0 +1,151 @@
+"""What this host can do: every layer proven in throw-away forks, ten attacks in real sandboxes.
+
+Nothing here is read off a sysctl. The layers come from the zygote's own proof (`guest.proof`),
+which a worker runs at every start too; the attacks go through the same `Jail` as any job.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox.attacks import ATTACKS, source
+from sandbox.contract import Job, Limits, Status
+from sandbox.errors import HookpoolError, ProtocolError
+from sandbox.guest.lockdown import LAYERS
+from sandbox.host import Closed
+from sandbox.invocation import Invocation, Reply, Source
+from sandbox.jail import Jail
+from sandbox.pool import TIERS
+from sandbox.zygote import CannotIsolate, Zygote
+
+if TYPE_CHECKING:
+    from sandbox.contract import Outcome, Tier
+    from sandbox.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """One layer: proven by an attempt, or missing and why."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttackReport:
+    """One attack: `contained`, and how it ended."""
+
+    name: str
+    contained: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole examination. `tier` is None where not even C is reached."""
+
+    tier: Tier | None
+    min_tier: Tier
+    ok: bool  # the tier is enough, every attack was contained, the queue (if asked) answers
+    layers: tuple[LayerReport, ...]
+    tiers_missed: dict[str, str]  # stronger tiers -> the step that failed
+    attacks: tuple[AttackReport, ...]
+    python: str
+    kernel: str
+    machine: str
+    cgroup: str  # v1, v2, hybrid, none
+    redis: str | None  # 'reachable, server X', or the reason; None when no URL was given
+
+
+def examine(settings: Settings, pool_url: str | None = None) -> Report:
+    """Examine this host. Takes a few seconds; raises nothing for what the host lacks."""
+    tier, missed, zygote = _strongest(settings)
+    attacks: tuple[AttackReport, ...] = ()
+    if tier is not None:
+        forced = settings.model_copy(update={"force_tier": tier, "min_tier": "C", "waiting": 1})
+        with Jail(forced) as jail:
+            attacks = tuple(_attack(jail, name, body) for name, body in ATTACKS.items())
+    redis = None if pool_url is None else _reach(pool_url)
+    enough = tier is not None and TIERS.index(tier) <= TIERS.index(settings.min_tier)
+    return Report(
+        tier=tier,
+        min_tier=settings.min_tier,
+        ok=enough and all(a.contained for a in attacks) and (redis is None or redis.startswith("reachable")),
+        layers=_layers(zygote),
+        tiers_missed=missed,
+        attacks=attacks,
+        python=platform.python_version(),
+        kernel=platform.release(),
+        machine=platform.machine(),
+        cgroup=_cgroup(),
+        redis=redis,
+    )
+
+
+def _strongest(settings: Settings) -> tuple[Tier | None, dict[str, str], tuple[tuple[str, ...], dict[str, str]]]:
+    """The tier reached, why stronger ones were not, and the proof (layers held, layers missing)."""
+    missed: dict[str, str] = {}
+    for tier in TIERS if settings.force_tier is None else (settings.force_tier,):
+        try:
+            zygote = Zygote(tier)
+        except (CannotIsolate, HookpoolError) as error:
+            missed[tier] = str(error)
+            continue
+        zygote.close()
+        return tier, missed, (zygote.layers, zygote.missing)
+    return None, missed, ((), {})
+
+
+def _layers(proof: tuple[tuple[str, ...], dict[str, str]]) -> tuple[LayerReport, ...]:
+    held, missing = proof
+    return tuple(
+        LayerReport(layer.name, layer.name in held, missing.get(layer.name, "" if layer.name in held else "not in this tier"))
+        for layer in LAYERS
+    )
+
+
+def _attack(jail: Jail, name: str, body: str) -> AttackReport:
+    invocation = Invocation(hook="before_agent_callback", sources=(Source(name="attack.py", text=source(body)),))
+    job = Job(id=uuid.uuid4().hex, body=invocation.encode(), limits=Limits(wall_s=3, cpu_s=1))
+    outcome = jail.run(job, Closed())
+    got, how = _got(outcome)
+    return AttackReport(name, contained=got is None, detail=how if got is None else f"got {got[:80]}")
+
+
+def _got(outcome: Outcome) -> tuple[str | None, str]:
+    """What the attack got away with, None for nothing; and how it ended."""
+    if outcome.status is not Status.OK:
+        return None, f"{outcome.status}: {outcome.detail}"
+    try:
+        reply = Reply.decode(outcome.reply)
+    except ProtocolError as error:
+        return str(error), ""
+    if reply.error is not None:
+        return None, f"{reply.error.type}: {reply.error.message}"
+    return str(reply.set.get("got", "nothing, but it was not stopped")), ""
+
+
+def _cgroup() -> str:
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        return "v2"
+    if not root.is_dir() or not os.listdir(root):
+        return "none"
+    return "hybrid" if (root / "unified").is_dir() else "v1"
+
+
+def _reach(url: str) -> str:
+    import redis  # only here: nothing else below the dispatcher and the worker knows the queue
+
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2) as client:
+            version = client.info("server").get("redis_version", "?")
+    except (redis.RedisError, ValueError, OSError) as error:
+        return f"not reachable: {error}"
+    return f"reachable, server {version}"

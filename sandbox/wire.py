@@ -1,0 +1,178 @@
+"""What both ends of the queue must agree on: names, addresses, frames, Celery's options.
+
+The carrier is Redis (or Valkey), used in two ways. Celery moves one message per job through the
+list of its lane, `QUEUES`; everything else is keys of our own, all under `hookpool:` and all but
+the registry of workers with a time to live:
+
+    hookpool:job:ID         what became of a job: starts, state         (sandbox.ledger)
+    hookpool:lease:ID       the worker that runs it, as long as it says so
+    hookpool:body:ID        the claim check of a large Job.body
+    hookpool:inbox:NAME     frames for one dispatcher process: outcomes, and calls of running code
+    hookpool:return:ID:T    the answer to one call
+    hookpool:workers        which workers are ready, until when
+    hookpool:cancel         a channel: ids of running jobs nobody waits for any more
+
+A message's arguments are `(head, aside)`: an encoded Job, and whether its body is beside it in
+`hookpool:body:ID`. Nothing on this wire is pickled, and only the job's id is ever in a header.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from sandbox import codec
+from sandbox.contract import CONTEXT_BYTES
+from sandbox.errors import ProtocolError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sandbox.contract import Lane
+
+TASK = "hookpool.invoke"
+QUEUES: Mapping[Lane, str] = {"interactive": "hookpool.interactive", "batch": "hookpool.batch"}
+"""Queue of each lane, in the order in which a worker takes from them."""
+
+CANCEL_CHANNEL = "hookpool:cancel"
+WORKERS = "hookpool:workers"
+
+SOCKET_S = 5.0  # no command may wait longer for a server that stopped talking
+CONNECT_S = 2.0
+BLOCK_S = 1.0  # how long a blocking read asks the server to wait; well below SOCKET_S
+INBOX_TTL_S = 3600  # of an outcome whose dispatcher does not read, after the last one
+RETURN_TTL_S = 60
+SLACK_S = 300  # a job's keys outlive its deadline by this
+
+SCHEMES = ("redis", "rediss", "unix", "redis+socket")
+FRAME_BYTES = CONTEXT_BYTES + 64 * 1024
+
+
+def job_key(job_id: str) -> str:
+    return f"hookpool:job:{job_id}"
+
+
+def lease_key(job_id: str) -> str:
+    return f"hookpool:lease:{job_id}"
+
+
+def body_key(job_id: str) -> str:
+    return f"hookpool:body:{job_id}"
+
+
+def inbox_key(name: str) -> str:
+    return f"hookpool:inbox:{name}"
+
+
+def return_key(job_id: str, token: str) -> str:
+    return f"hookpool:return:{job_id}:{token}"
+
+
+FrameKind = Literal["outcome", "call"]
+
+
+class Frame(NamedTuple):
+    """One entry of an inbox. `payload` is an encoded Outcome or Call; `token` says where a call's
+    Return is awaited. The id is beside the payload so that a payload that cannot be read still
+    ends the right wait."""
+
+    kind: FrameKind
+    job_id: str
+    payload: bytes
+    token: str = ""
+
+    def encode(self) -> bytes:
+        return codec.pack(list(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Frame:
+        """Raises ProtocolError for anything else."""
+        match codec.unpack(data, FRAME_BYTES):
+            case [str(kind), str(job_id), bytes(payload), str(token)] if kind in get_args(FrameKind):
+                return cls(cast("FrameKind", kind), job_id, payload, token)
+        raise ProtocolError("inbox: an entry that is no frame")
+
+
+def connect(url: str, **options: Any) -> redis.Redis:  # noqa: ANN401  # redis-py's own
+    """A client that opens connections when it needs them, and never waits on one for ever.
+
+    Raises SettingsError for a URL this carrier cannot be reached by.
+    """
+    retry = Retry(ConstantBackoff(0.05), 1)  # once: a connection that went stale; more would hide an outage
+    return redis.Redis.from_url(
+        _parts(url).client,
+        socket_timeout=SOCKET_S,
+        socket_connect_timeout=CONNECT_S,
+        retry=retry,
+        **options,
+    )
+
+
+def celery_options(url: str) -> dict[str, Any]:
+    """Celery's configuration, the same on both ends. Redelivery is the ledger's, so kombu's own
+    acknowledgement book (two more commands a job, an hour of visibility timeout) is off."""
+    return {
+        "broker_url": _parts(url).kombu,
+        "broker_use_ssl": _parts(url).tls,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_transport_options": {
+            "ack_emulation": False,
+            "priority_steps": [0],
+            "queue_order_strategy": "priority",
+            "socket_timeout": SOCKET_S,
+            "socket_connect_timeout": CONNECT_S,
+            "socket_keepalive": True,
+        },
+        "task_create_missing_queues": False,
+        "task_default_queue": QUEUES["interactive"],
+        "task_serializer": "msgpack",
+        "accept_content": ["msgpack"],
+        "task_ignore_result": True,
+        "result_backend": None,
+        "task_acks_late": True,
+        "task_send_sent_event": False,
+        "worker_send_task_events": False,
+        "worker_enable_remote_control": False,
+        "worker_prefetch_multiplier": 1,
+        "worker_hijack_root_logger": False,
+    }
+
+
+def shown(url: str) -> str:
+    """`url` without its password, for messages."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+
+
+class _Parts(NamedTuple):
+    client: str  # as redis-py spells it
+    kombu: str  # as kombu does
+    tls: dict[str, Any] | None
+
+
+def _parts(url: str) -> _Parts:
+    """The one place that knows how the two libraries spell an address.
+
+    A Unix socket is `unix:///path?db=1` to redis-py and `redis+socket:///path?virtual_host=1` to
+    kombu. kombu does not check certificates unless told to; we tell it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise SettingsError("pool", f"{shown(url)!r} is no address; it starts with {', '.join(SCHEMES)}")
+    query = dict(parse_qsl(parts.query))
+    if parts.scheme in ("unix", "redis+socket"):
+        database = query.pop("virtual_host", query.pop("db", ""))
+        client = {**query, "db": database} if database else query
+        kombu = {**query, "virtual_host": database} if database else query
+        return _Parts(
+            urlunsplit(parts._replace(scheme="unix", query=urlencode(client))),
+            urlunsplit(parts._replace(scheme="redis+socket", query=urlencode(kombu))),
+            None,
+        )
+    tls = {"ssl_cert_reqs": "required"} if parts.scheme == "rediss" and "ssl_cert_reqs" not in query else None
+    return _Parts(url, url, tls)
