@@ -1,0 +1,124 @@
+"""Children wait, are used once, and the pool comes back whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sandbox.contract import Limits, Status
+from sandbox.errors import TierTooLow
+from sandbox.jail import Jail
+from sandbox.settings import Settings
+
+from .conftest import Bench, settings
+
+
+def until(condition, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def test_module_state_never_reaches_the_next_invocation(bench):
+    first = bench.run("import json, builtins, os\njson.seen = builtins.seen = 1\nos.environ['seen'] = '1'\nv['a'] = 1")
+    second = bench.run(
+        "import json, builtins, os\nv['seen'] = [hasattr(json, 'seen'), hasattr(builtins, 'seen'), dict(os.environ)]"
+    )
+    assert first.variables == {"a": 1}
+    assert second.variables == {"seen": [False, False, {}]}
+
+
+def test_children_share_no_random_state(bench):
+    body = "import random, uuid, os, tempfile\nv['r'] = [random.random(), str(uuid.uuid4()), os.urandom(8).hex()]"
+    drawn = [bench.run(body).variables["r"] for _ in range(4)]
+    assert len({tuple(r) for r in drawn}) == len({r[0] for r in drawn}) == len({r[1] for r in drawn}) == 4
+
+
+@pytest.mark.parametrize("tier", ["A", "B"])
+def test_killing_the_zygote_ends_its_jobs_and_the_next_run_within_a_second(tier):
+    with Jail(settings(tier)) as jail:
+        bench = Bench(jail)
+        old = jail.zygote_pid
+        threading.Timer(0.3, os.kill, (old, signal.SIGKILL)).start()
+        seen = bench.run("import time\ntime.sleep(30)", Limits(wall_s=40))
+        assert seen.outcome.status is Status.CRASHED, seen.outcome.detail
+        assert "fork server" in seen.outcome.detail
+        started = time.monotonic()
+        assert bench.run("v['a'] = 1").variables == {"a": 1}
+        assert time.monotonic() - started < 3
+        assert jail.zygote_pid != old
+
+
+def test_a_child_that_died_while_waiting_is_never_handed_out():
+    with Jail(settings("A", waiting=3)) as jail:
+        pool = jail._pool
+        until(lambda: len(pool._waiting) == 3)
+        for child in list(pool._waiting):
+            child.signal(signal.SIGKILL)
+        assert Bench(jail).run("v['a'] = 1").variables == {"a": 1}
+
+
+def test_a_worn_zygote_is_replaced_without_a_pause_or_a_lost_job():
+    with Jail(settings("A", zygote_jobs=5)) as jail:
+        bench = Bench(jail)
+        first = jail.zygote_pid
+        with ThreadPoolExecutor(4) as threads:
+            ends = list(threads.map(lambda n: bench.run(f"v['n'] = {n}").variables, range(40)))
+        assert ends == [{"n": n} for n in range(40)]
+        assert jail.zygote_pid != first
+        until(lambda: not psutil.pid_exists(first))
+
+
+def test_a_burst_larger_than_the_pool_is_served():
+    with Jail(settings("A", waiting=1)) as jail, ThreadPoolExecutor(12) as threads:
+        bench = Bench(jail)
+        ends = list(threads.map(lambda n: bench.run(f"v['n'] = {n}").variables["n"], range(36)))
+    assert ends == list(range(36))
+
+
+def test_nothing_is_left_after_closing():
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+    fds = me.num_fds()
+    with Jail(settings("A")) as jail:
+        Bench(jail).run("pass")
+        assert {child.pid for child in me.children(recursive=True)} > before
+    until(lambda: {child.pid for child in me.children(recursive=True)} == before)
+    assert me.num_fds() <= fds
+
+
+def test_two_hundred_crashes_leave_no_process_descriptor_or_zombie():
+    me = psutil.Process()
+    with Jail(settings("A")) as jail:
+        bench = Bench(jail)
+        bench.run("pass")
+        until(lambda: len(jail._pool._waiting) == 2)
+        before = (me.num_fds(), len(me.children(recursive=True)))
+        for _ in range(200):
+            assert bench.run("import os\nos._exit(1)").outcome.status is Status.NO_RESULT
+        until(lambda: len(jail._pool._waiting) == 2)
+        until(lambda: (me.num_fds(), len(me.children(recursive=True))) == before)
+        assert not [p for p in me.children(recursive=True) if p.status() == psutil.STATUS_ZOMBIE]
+
+
+def test_below_the_needed_tier_it_refuses_to_start():
+    with pytest.raises(TierTooLow) as refused:
+        Jail(Settings(force_tier="C", min_tier="A"))
+    assert refused.value.needed == "A"
+    assert "HOOKPOOL_MIN_TIER" in str(refused.value)
+
+
+def test_the_zygote_holds_no_secret(monkeypatch):
+    monkeypatch.setenv("HOOKPOOL_SECRET_FOR_TEST", "redis://:hunter2@queue")
+    with Jail(settings("A")) as jail:
+        for process in (psutil.Process(jail.zygote_pid), *psutil.Process(jail.zygote_pid).children(recursive=True)):
+            for name in ("environ", "cmdline"):
+                assert b"hunter2" not in Path(f"/proc/{process.pid}/{name}").read_bytes()
