@@ -67,7 +67,8 @@ def setns(fd: int, kind: int) -> None:
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     """mount(2)."""
-    call("mount", *(None if s is None else s.encode() for s in (source, target, kind)), flags, data and data.encode())
+    raw_source, raw_kind, raw_data = (None if text is None else text.encode() for text in (source, kind, data))
+    call("mount", raw_source, target.encode(), raw_kind, flags, raw_data)
 
 
 def unmount(target: str, flags: int = 0) -> None:
