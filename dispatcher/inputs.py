@@ -61,10 +61,14 @@ def limit(text: str) -> tuple[str, float]:
 
 def validate[M: BaseModel](model: type[M], value: object, document: Document, path: Path, what: str) -> M:
     """`value` as a `model`. Raises InputError: the first problem, with its line and, for a key, those there are."""
+    if not isinstance(value, dict):
+        raise document.error(f"{what}: an object is needed", *path)
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        # A misspelt key is also a missing one; the spelling is what helps.
+        problem = next((found for found in problems if found["type"] == "extra_forbidden"), problems[0])
         loc = problem["loc"]
         if problem["type"] == "extra_forbidden":
             there = ", ".join(model.model_fields) if len(loc) == 1 else ""

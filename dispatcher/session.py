@@ -135,7 +135,7 @@ def judge(invocation: Invocation, invocation_id: str, outcome: Outcome, limits: 
 def _blame(reply: Reply, outcome: Outcome, limits: Limits) -> tuple[Status, str]:
     """Status and detail for a claimed exception."""
     error = reply.error
-    assert error is not None  # noqa: S101  # the caller looked
+    assert error is not None  # the caller looked
     if error.type == "MemoryError":
         peak = outcome.usage.peak_rss_bytes / (1024 * 1024)
         return Status.MEMORY_LIMIT, (

@@ -148,9 +148,7 @@ class Ledger:
 
     def renew(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, starts: int) -> Renewed:
         """Keep the lease; anything but 'ok' means that this run's outcome is not wanted."""
-        answer = self._renew(
-            [wire.job_key(job_id), wire.lease_key(job_id)], [token, _ms(lease_s), _ms(ttl_s), starts]
-        )
+        answer = self._renew([wire.job_key(job_id), wire.lease_key(job_id)], [token, _ms(lease_s), _ms(ttl_s), starts])
         return cast("Renewed", answer.decode())
 
     def finish(self, job_id: str, token: str, inbox: str, frame: bytes, *, ttl_s: float) -> bool:
@@ -185,9 +183,7 @@ class Ledger:
         With `only_dead` a job that some worker does run is left alone. The standing after it.
         """
         keys = [wire.job_key(job_id), wire.lease_key(job_id), wire.body_key(job_id)]
-        state, starts, leased = self._abandon(
-            keys, [_ms(ttl_s), wire.CANCEL_CHANNEL, job_id, "1" if only_dead else ""]
-        )
+        state, starts, leased = self._abandon(keys, [_ms(ttl_s), wire.CANCEL_CHANNEL, job_id, "1" if only_dead else ""])
         return Standing(state.decode(), int(starts), bool(leased))
 
     def announce(self, worker: str, now: float) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
+from kombu import Exchange, Queue
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
@@ -97,7 +98,7 @@ class Frame(NamedTuple):
         raise ProtocolError("inbox: an entry that is no frame")
 
 
-def connect(url: str, **options: Any) -> redis.Redis:  # noqa: ANN401  # redis-py's own
+def connect(url: str, **options: Any) -> redis.Redis:  # redis-py's own
     """A client that opens connections when it needs them, and never waits on one for ever.
 
     Raises SettingsError for a URL this carrier cannot be reached by.
@@ -128,6 +129,7 @@ def celery_options(url: str) -> dict[str, Any]:
             "socket_connect_timeout": CONNECT_S,
             "socket_keepalive": True,
         },
+        "task_queues": [Queue(name, Exchange(""), routing_key=name) for name in QUEUES.values()],
         "task_create_missing_queues": False,
         "task_default_queue": QUEUES["interactive"],
         "task_serializer": "msgpack",

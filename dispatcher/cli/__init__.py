@@ -96,9 +96,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(arguments: list[str] | None) -> int:
     try:
         code = cli.main(arguments, prog_name="hookpool", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as problem:
+        print(problem.format_message(), file=sys.stderr)
+        return USAGE
     except click.UsageError as problem:
         path = problem.ctx.command_path if problem.ctx else "hookpool"
-        return _say(USAGE, f"{path}: {_one_line(problem.format_message())} (see {path} --help)")
+        return _say(USAGE, f"{path}: {_one_line(problem.format_message()).rstrip('.')} (see {path} --help)")
     except InputError as problem:
         return _say(USAGE, f"hookpool: {problem}")
     except HookpoolError as problem:

@@ -63,7 +63,6 @@ def command(path: Path, pool: str, workers: int, pattern: str | None, as_json: b
     Exit code: 0 all cases hold; 1 some do not; 2 unreadable input; 3 the pool failed.
     """  # noqa: D301  # click reads the backslash
     from dispatcher import cases, report
-    from dispatcher.batch import evaluate
 
     settings = sandbox_settings.load(os.environ)
     suite = cases.load(path)
@@ -72,6 +71,8 @@ def command(path: Path, pool: str, workers: int, pattern: str | None, as_json: b
     chosen = [case for case in suite.cases if _matches(case, pattern)]
     if not chosen:
         raise InputError("--filter", f"none of the {len(suite.cases)} cases has {pattern!r} in its name")
+    from dispatcher.batch import evaluate
+
     results: list[Checked] = []
     with _progress(len(chosen)) as advance, open_pool(pool, settings, workers) as opened:
         start = time.monotonic()

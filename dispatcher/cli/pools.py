@@ -48,12 +48,12 @@ class PoolName(click.ParamType[str]):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         del param, ctx
-        return "|".join([*self.words, "redis://..."])
+        return "|".join([*self.words, "redis://HOST"])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         scheme, colon, _ = str(value).partition("://")
         if value not in self.words and not (colon and scheme in SCHEMES):
-            self.fail(f"{value!r} is none of {', '.join([*self.words, 'redis://...'])}", param, ctx)
+            self.fail(f"{value!r} is none of {', '.join([*self.words, 'redis://HOST'])}", param, ctx)
         return str(value)
 
 

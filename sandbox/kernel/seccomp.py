@@ -1,9 +1,10 @@
 """seccomp: classic BPF programs out of frozen rules, assembled by hand.
 
 Theory of operation. A filter sees the call's number, the machine and six 64-bit arguments, never
-memory. A program here is one pass: the wrong machine or the x32 numbers kill the process; then
-each number with conditions has its own block that ends in a verdict; then ranges of plainly
-allowed numbers; then the default. Several filters on one thread all run and the strictest answer
+memory. A program here starts with the machine: the wrong one, or the x32 numbers, kill the process.
+Then it is a binary search over ranges of numbers, each with a verdict or a block of conditions. The
+search is for the kernel's sake: at every installation it tries all numbers against the program to
+learn which are always allowed, and a linear one made that 0.8 ms per child. Several filters on one thread all run and the strictest answer
 wins, in this order: kill, errno, user notification, allow. That order is why naming a forbidden
 call takes two filters: the first notifies the supervisor of the fatal calls and allows the rest,
 the second is the allow list and lets the fatal ones pass *to the first*.
@@ -23,7 +24,7 @@ from sandbox.kernel.calls import call
 from sandbox.kernel.syscalls import AUDIT_ARCH, MACHINE, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
 KILL = 0x80000000  # the process, not the thread
 NOTIFY = 0x7FC00000
@@ -35,7 +36,7 @@ _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 _X32_BIT = 0x40000000
 _NOTIF_RECV = 0xC0502100  # _IOWR('!', 0, struct seccomp_notif), 80 bytes
 _LOAD, _AND = 0x20, 0x54  # BPF_LD|BPF_W|BPF_ABS, BPF_ALU|BPF_AND|BPF_K
-_EQUAL, _GREATER, _AT_LEAST, _RETURN = 0x15, 0x25, 0x35, 0x06
+_JUMP, _EQUAL, _AT_LEAST, _RETURN = 0x05, 0x15, 0x35, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
@@ -59,7 +60,6 @@ type Rule = int | tuple[Is, ...]
 def program(rules: Mapping[str, Rule], default: int, machine: str = MACHINE) -> bytes:
     """The filter for `rules` by call name; names the machine does not have are left out."""
     table = numbers(machine)
-    by_number = {table[name]: rule for name, rule in rules.items() if name in table}
     code = [
         _op(_LOAD, _ARCH_AT),
         _op(_EQUAL, AUDIT_ARCH[machine], yes=1),
@@ -68,14 +68,28 @@ def program(rules: Mapping[str, Rule], default: int, machine: str = MACHINE) -> 
     ]
     if machine == "x86_64":
         code += [_op(_AT_LEAST, _X32_BIT, no=1), _op(_RETURN, KILL)]
-    for number, rule in sorted(by_number.items()):
-        if rule != ALLOW:
-            block = [_op(_RETURN, rule)] if isinstance(rule, int) else _conditions(rule)
-            code += [_op(_EQUAL, number, no=len(block)), *block]
-    for low, high in _ranges(number for number, rule in by_number.items() if rule == ALLOW):
-        code += [_op(_AT_LEAST, low, no=2), _op(_GREATER, high, yes=1), _op(_RETURN, ALLOW)]
-    code.append(_op(_RETURN, default))
+    code += _search(_ranges({table[name]: rule for name, rule in rules.items() if name in table}, default))
     return b"".join(code)
+
+
+def _ranges(by_number: Mapping[int, Rule], default: int) -> list[tuple[int, Rule]]:
+    """The whole number line as (first number, rule), each range up to the next one's start."""
+    ranges: list[tuple[int, Rule]] = []
+    for number in range(max(by_number) + 2):
+        rule = by_number.get(number, default)
+        if not ranges or ranges[-1][1] != rule:
+            ranges.append((number, rule))
+    return ranges
+
+
+def _search(ranges: Sequence[tuple[int, Rule]]) -> list[bytes]:
+    """Binary search: left of the middle falls through, right of it is jumped to."""
+    if len(ranges) == 1:
+        rule = ranges[0][1]
+        return [_op(_RETURN, rule)] if isinstance(rule, int) else _conditions(rule)
+    middle = len(ranges) // 2
+    left, right = _search(ranges[:middle]), _search(ranges[middle:])
+    return [_op(_AT_LEAST, ranges[middle][0], no=1), _op(_JUMP, len(left)), *left, *right]
 
 
 def _conditions(tests: tuple[Is, ...]) -> list[bytes]:
@@ -92,16 +106,6 @@ def _conditions(tests: tuple[Is, ...]) -> list[bytes]:
         code += [_op(_EQUAL, value, yes=count - place) for place, value in enumerate(test.values)]
         code += [_op(_RETURN, DENY)]
     return [*code, _op(_RETURN, ALLOW)]
-
-
-def _ranges(wanted: Iterable[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(wanted):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ranges
 
 
 def _op(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:

@@ -56,8 +56,8 @@ def verdict(code: bytes, number: int, arch: int, arguments=(0,) * 6) -> int:
                 accumulator &= value
             case 0x15:
                 at += yes if accumulator == value else no
-            case 0x25:
-                at += yes if accumulator > value else no
+            case 0x05:
+                at += value
             case 0x35:
                 at += yes if accumulator >= value else no
             case 0x06:
