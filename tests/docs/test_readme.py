@@ -1,0 +1,89 @@
+"""README.md cannot drift: its tables and its commands are held against the code."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from dispatcher.cli import COMMANDS, cli
+from dispatcher.verdict import Verdict
+from sandbox.contract import LIMIT_NAMES, Limits, Status
+from sandbox.settings import PREFIX, Settings
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def default(name: str) -> str:
+    """A setting's default as the table writes it."""
+    value = Settings.model_fields[name].default
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def rows() -> dict[str, list[str]]:
+    """The settings table: variable -> the other cells of its row."""
+    found = re.findall(rf"^\|\s*`({PREFIX}\w+)`\s*\|(.*)\|\s*$", README, re.MULTILINE)
+    return {name: [cell.strip().strip("`") for cell in rest.split("|")] for name, rest in found}
+
+
+def test_every_setting_is_in_the_table_and_nothing_else() -> None:
+    assert set(rows()) == {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_row_has_the_default_and_the_description_of_its_field(name: str) -> None:
+    cells = rows()[f"{PREFIX}{name.upper()}"]
+    assert cells[0].replace(",", "").replace("_", "") == default(name).replace("_", "")
+    assert cells[-1] == Settings.model_fields[name].description
+
+
+def commands() -> list[list[str]]:
+    """Every `hookpool ...` in the README's code blocks and code spans, as words, continued lines joined."""
+    blocks = re.findall(r"^```(?:sh|bash|console|shell)?\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    found = [re.search(r"(?:^|\s)hookpool\s(.*)", line.partition(" #")[0]) for line in lines]
+    spans = re.finditer(r"`hookpool ([^`]*)`", README)
+    return [shlex.split(match[1]) for match in (*found, *spans) if match]
+
+
+def options(name: str) -> set[str]:
+    """The options a command has, by their long names."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return {o for p in command.params for o in p.opts if isinstance(p, click.Option)}
+
+
+def test_the_readme_shows_every_command_and_no_other() -> None:
+    assert {words[0] for words in commands() if words and not words[0].startswith("-")} == set(COMMANDS)
+
+
+def test_every_option_in_a_command_line_of_the_readme_exists() -> None:
+    for name, *words in commands():
+        assert {word for word in words if word.startswith("--")} <= options(name), f"hookpool {name} {words}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_row_of_a_command_names_all_its_options(name: str) -> None:
+    (row,) = re.findall(rf"^\| `hookpool {name}\b.*$", README, re.MULTILINE)
+    assert set(re.findall(r"--[a-z]+", row)) == options(name)
+
+
+def test_the_limits_table_has_every_limit_with_its_default() -> None:
+    table = dict(re.findall(r"^\| `([a-z_]+)` \| (\d+) \|", README, re.MULTILINE))
+    assert table == {
+        name: f"{getattr(Limits(), name):g}" if name.endswith("_s") else str(getattr(Limits(), name))
+        for name in LIMIT_NAMES
+    }
+
+
+def test_the_status_table_has_every_status() -> None:
+    rows_ = re.findall(
+        r"^\| ((?:`[a-z_]+` ?)+)\|", README.partition("| status |")[2].partition("\n\n")[0], re.MULTILINE
+    )
+    assert [Status(name) for row in rows_ for name in re.findall(r"`(\w+)`", row)] == list(Status)
+
+
+def test_the_verdict_line_has_every_key_in_order() -> None:
+    (line,) = re.findall(r"^`--json` prints one object: `([^`]*)`", README, re.MULTILINE)
+    assert [word.partition("{")[0] for word in line.split()] == list(Verdict.model_fields)
