@@ -49,7 +49,15 @@ def test_a_disabled_callback_is_known_but_not_in_the_chain() -> None:
     assert booking.chain("before_model_callback") == (listed[0],)
 
 
-@pytest.mark.parametrize("reference", ["Booking Desk", "Booking_Desk", "booking-desk", "projects/airline-demo/locations/eu/apps/0b6f2f3e/agents/booking-desk"])
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "Booking Desk",
+        "Booking_Desk",
+        "booking-desk",
+        "projects/airline-demo/locations/eu/apps/0b6f2f3e/agents/booking-desk",
+    ],
+)
 def test_a_reference_is_a_display_name_a_folder_or_a_resource_name(reference: str) -> None:
     assert apps.load(AIRLINE).agent(reference).name == "Booking Desk"
 
@@ -85,7 +93,10 @@ def test_a_layout_written_by_hand_loads_without_manifests(tmp_path: Path, file: 
 
 def test_callbacks_written_by_hand_are_in_order_of_path_and_tests_are_none(tmp_path: Path) -> None:
     folder = "agents/Desk/before_model_callbacks"
-    lay(tmp_path, {f"{folder}/{name}": CALLBACK for name in ("b/python_code.py", "a/python_code.py", "a/test.py", "test_c.py")})
+    lay(
+        tmp_path,
+        {f"{folder}/{name}": CALLBACK for name in ("b/python_code.py", "a/python_code.py", "a/test.py", "test_c.py")},
+    )
     assert [callback.name for callback in apps.load(tmp_path).agent("Desk").callbacks] == ["a", "b"]
 
 
@@ -102,13 +113,19 @@ def test_literals_are_taken_from_environment_json(tmp_path: Path) -> None:
         tmp_path,
         {
             "environment.json": {"tools": {"My_Tool": {"pythonFunction": {"description": "filled in"}}}},
-            "tools/My_Tool/My_Tool.json": {"displayName": "My Tool", "pythonFunction": {"description": "$env_var", "name": "$env_var"}},
+            "tools/My_Tool/My_Tool.json": {
+                "displayName": "My Tool",
+                "pythonFunction": {"description": "$env_var", "name": "$env_var"},
+            },
         },
     )
     app = apps.load(tmp_path)
     assert app.tools[0].description == "filled in"
     (warning,) = app.warnings
-    assert warning == f"{tmp_path}/tools/My_Tool/My_Tool.json:5: pythonFunction.name: environment.json has no value for $env_var"
+    assert (
+        warning
+        == f"{tmp_path}/tools/My_Tool/My_Tool.json:5: pythonFunction.name: environment.json has no value for $env_var"
+    )
 
 
 BAD = {

@@ -50,7 +50,7 @@ def test_a_yaml_scalar_means_what_json_would_mean_by_it(written: str, meant: obj
         ("a.json", b'{"a": 1,\n "b": [1,,2]}', "a.json:2: not JSON: Expecting value (column 10)"),
         ("a.json", b"", "a.json:1: is empty"),
         ("a.json", b'{"a": 1,\n "a": 2}', "a.json:2: key 'a' is given twice in one object"),
-        ("a.json", b'[\n NaN]', "a.json:2: NaN is not JSON"),
+        ("a.json", b"[\n NaN]", "a.json:2: NaN is not JSON"),
         ("a.json", b'{"a": 1e999}', "a.json:1: a: the number inf is too large"),
         ("a.json", b'{"b": 1,\n"a": [1,\n 18446744073709551616]}', "a.json:3: a[1]: the number 18446744073709551616 does not fit"),
         ("a.json", b'{"a": "\\ud800"}', "a: half of a surrogate pair is not text"),
@@ -73,7 +73,9 @@ def test_what_cannot_be_used_is_one_line_with_file_and_line(name: str, data: byt
 
 def test_aliases_that_multiply_are_refused_before_anybody_walks_them() -> None:
     levels = ["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    levels += [f"{name}: &{name} [{', '.join([f'*{below}'] * 10)}]" for below, name in zip("abcdef", "bcdefg", strict=True)]
+    levels += [
+        f"{name}: &{name} [{', '.join([f'*{below}'] * 10)}]" for below, name in zip("abcdef", "bcdefg", strict=True)
+    ]
     assert "more than 1,000,000 values" in complaint("bomb.yaml", "\n".join(levels).encode())
 
 

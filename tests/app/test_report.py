@@ -1,0 +1,157 @@
+"""What people see: complete, readable, and never obeying what a callback printed."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from dispatcher import report
+from dispatcher.batch import Checked, check
+from dispatcher.cases import Case
+from dispatcher.session import Session
+from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, VerdictUsage
+from sandbox.doctor import AttackReport, LayerReport, Report
+from sandbox.invocation import Source
+
+FULL = Verdict(
+    invocation_id="i1",
+    hook="before_tool_callback",
+    status="ok",
+    answered_by="guard.py",
+    returned={"error": "no offer"},
+    arguments={"input": {"flight": "HP 208"}},
+    state_delta=StateDelta(set={"counter": 2}, remove=["token"]),
+    stdout="hello\nworld\n",
+    stderr="careful\n",
+    truncated={"stdout": 1234},
+    warnings=["mind the gap"],
+    calls=[VerdictCall(kind="http", name="example.com", status=200, ms=12.3)],
+    usage=VerdictUsage(queue_ms=1.5, wall_ms=23.4, cpu_ms=4.5, peak_rss_bytes=24 * 1024 * 1024),
+    tier="A",
+)
+FAILED = Verdict(
+    invocation_id="i2",
+    hook="before_agent_callback",
+    status="callback_error",
+    detail="cb.py:2: KeyError: 'x'",
+    error=VerdictError(
+        type="KeyError", message="'x'", traceback='Traceback:\n  File "cb.py", line 2, in f\n    state["x"]\n'
+    ),
+)
+
+
+def drawn(renderable: object, width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(renderable)
+    return out.getvalue()
+
+
+def case(name: str = "a case", **expect: object) -> Case:
+    source = Source(name="cb.py", text="")
+    return Case(name, "Desk", "before_agent_callback", (source,), Session(), {"status": "ok", **expect})
+
+
+def test_a_verdict_shows_everything_there_is_to_say() -> None:
+    text = drawn(report.of_verdict(FULL))
+    for said in (
+        "✓ ok  before_tool_callback",
+        "queued 1.5 ms · 23 ms · cpu 4.5 ms · 24 MiB · tier A",
+        "guard.py",
+        '{"error": "no offer"}',
+        '{"flight": "HP 208"}',
+        "+ counter = 2",
+        "- token",
+        "│ hello",
+        "│ … 1,234 more bytes",
+        "│ careful",
+        "http example.com  200  12 ms",
+        "mind the gap",
+    ):
+        assert said in text
+
+
+def test_a_failed_verdict_shows_the_users_own_frames() -> None:
+    text = drawn(report.of_verdict(FAILED))
+    assert "✗ callback_error" in text
+    assert "cb.py:2: KeyError: 'x'" in text
+    assert 'File "cb.py", line 2, in f' in text
+
+
+@pytest.mark.parametrize("nasty", ["\x1b[2J\x1b[31mred", "\x07", "\x9b31m", "\r", "\u202etxt.exe", "\x00"])
+def test_control_characters_of_a_callback_are_spelt_out(nasty: str) -> None:
+    text = drawn(
+        report.of_verdict(FULL.model_copy(update={"stdout": f"[bold]{nasty}", "returned": nasty, "detail": nasty}))
+    )
+    assert not any(character in text for character in "\x1b\x07\x9b\r\u202e\x00")
+    assert "[bold]" in text
+
+
+def test_code_that_never_ran_is_one_line() -> None:
+    verdict = FAILED.model_copy(
+        update={
+            "detail": "cb.py:3: SyntaxError: invalid syntax",
+            "error": VerdictError(type="SyntaxError", message="invalid syntax", traceback=""),
+        }
+    )
+    assert report.could_not_load(verdict) == "cb.py:3: SyntaxError: invalid syntax"
+    assert report.could_not_load(FAILED) is None
+    assert report.could_not_load(FULL) is None
+
+
+def test_a_mismatch_shows_path_expected_and_actual_and_where_the_case_is() -> None:
+    checked = check(case(state_delta={"set": {"counter": 3}}), FULL)
+    text = drawn(report.of_cases([checked]))
+    assert [line.split()[-1] for line in text.splitlines() if "expected  " in line] == ["3"]
+    assert [line.split()[-1] for line in text.splitlines() if "actual  " in line] == ["2"]
+    assert "state_delta.set.counter" in text
+    (first, second, *_) = report.plain_cases([checked])
+    assert first == "FAIL  a case  ok  23 ms"
+    assert second == "      state_delta.set.counter: expected 3, got 2"
+
+
+def test_an_unexpected_error_shows_its_detail_beside_the_mismatch() -> None:
+    text = "\n".join(report.plain_cases([check(case(), FAILED)]))
+    assert 'status: expected "ok", got "callback_error"' in text
+    assert "cb.py:2: KeyError: 'x'" in text
+
+
+def test_the_closing_line_counts() -> None:
+    results = [Checked(case("a"), FULL, ()), check(case("b"), FAILED)]
+    line = report.summary(results, 1.25, "over the queue with 2 workers")
+    assert line == "2 cases: 1 passed, 1 failed in 1.2 s over the queue with 2 workers, tier A"
+    assert report.summary(results[:1], 0.1, "in this process").startswith("1 case: 1 passed, 0 failed")
+
+
+def test_a_result_is_json() -> None:
+    result = report.as_json(check(case(returned={"more": 1}), FULL))
+    assert result["mismatches"] == [{"path": "returned.more", "expected": 1, "actual": None}]
+    assert result["verdict"]["status"] == "ok"
+    assert not result["passed"]
+
+
+def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
+    examined = Report(
+        tier="B",
+        min_tier="B",
+        ok=True,
+        layers=(LayerReport("seccomp", ok=True), LayerReport("pivot_root", ok=False, detail="Operation not permitted")),
+        tiers_missed={"A": "unshare: EPERM"},
+        attacks=(AttackReport("forks", contained=True, detail="PermissionError"),),
+        python="3.12.1",
+        kernel="6.18",
+        machine="x86_64",
+        cgroup="v2",
+        redis="reachable, server 7",
+    )
+    text = drawn(report.of_examination(examined))
+    for said in (
+        "✓ tier B, B is needed",
+        "✓ seccomp",
+        "✗ pivot_root",
+        "Operation not permitted",
+        "✗ tier A",
+        "✓ forks",
+        "✓ redis",
+        "cgroup v2",
+    ):
+        assert said in text
