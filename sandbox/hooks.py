@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["context", "llm_request", "llm_response", "tool", "object", "error"]
 Returns = Literal["Content", "LlmResponse", "dict", "GuardrailResult", "bool", "JSON"]
-Family = Literal["content", "value"]
-"""Which rule says that a returned value answers: agent and model hooks, or all others."""
+Family = Literal["content", "value", "always"]
+"""Which rule says that a returned value answers: agent and model hooks, all others, a Python tool."""
 
 EVERYWHERE: frozenset[Dialect] = frozenset({"ces", "adk", "veadk"})
 ADK_FAMILY: frozenset[Dialect] = frozenset({"adk", "veadk"})
@@ -67,6 +67,8 @@ class Hook:
     payload: bool = False  # its response may carry custom payloads
     trap: str = ""  # an argument that people return by mistake (hooks.md, rule 8)
     any_function: bool = False
+    in_tool: bool = False  # the context is a ToolContext
+    by_keyword: bool = False  # the one argument is a dict of keyword arguments
     dialects: frozenset[Dialect] = EVERYWHERE
 
     def positional(self, dialect: Dialect) -> tuple[Parameter, ...]:
@@ -83,7 +85,7 @@ class Hook:
     def signature(self, dialect: Dialect, function: str = "") -> str:
         """`before_tool_callback(tool, input, callback_context)`, for error texts."""
         names = [f"{p.name}=None" if p.optional else p.name for p in self.positional(dialect)]
-        return f"{function or self.functions[0]}({', '.join(names)})"
+        return f"{function or self.name}({', '.join(names)})"
 
     def check(self, arguments: Mapping[str, object], dialect: Dialect = "ces") -> None:
         """Raises InputError that names the argument which is missing or unknown."""
@@ -165,6 +167,7 @@ _ROWS = (
         returns="dict",
         replaces="tool",
         trap="input",
+        in_tool=True,
     ),
     Hook(
         "after_tool_callback",
@@ -172,6 +175,7 @@ _ROWS = (
         (TOOL, INPUT, CONTEXT, TOOL_RESPONSE, GO_ERROR),
         returns="dict",
         replaces="tool_response",
+        in_tool=True,
     ),
     Hook(
         "on_model_error_callback",
@@ -188,10 +192,28 @@ _ROWS = (
         (TOOL, Parameter("args", "object", also="input"), Parameter("tool_context", "context"), ERROR),
         returns="dict",
         replaces="tool_error",
+        in_tool=True,
         dialects=ADK_FAMILY,
     ),
-    Hook("python_tool", (), (INPUT,), returns="JSON", replaces="tool_result", any_function=True),
-    Hook("tool_fake", ("fake_tool_call", "fake_{tool}"), (TOOL, INPUT, CONTEXT), returns="dict", replaces="tool"),
+    Hook(
+        "python_tool",
+        (),
+        (INPUT,),
+        returns="JSON",
+        replaces="tool_result",
+        family="always",
+        any_function=True,
+        in_tool=True,
+        by_keyword=True,
+    ),
+    Hook(
+        "tool_fake",
+        ("fake_tool_call", "fake_{tool}"),
+        (TOOL, INPUT, CONTEXT),
+        returns="dict",
+        replaces="tool",
+        in_tool=True,
+    ),
     _guardrail("before_agent", CONTEXT),
     _guardrail("after_agent", CONTEXT),
     _guardrail("before_model", CONTEXT, REQUEST),
@@ -205,6 +227,10 @@ HOOKS: Mapping[str, Hook] = MappingProxyType({row.name: row for row in _ROWS})
 
 def _not_none(value: object) -> bool:
     return value is not None
+
+
+def _always(_value: object) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +248,9 @@ class DialectRow:
     tombstones: bool  # a deleted variable is written as None
 
 
-_ANY: Mapping[Family, Callable[[object], bool]] = MappingProxyType({"content": _not_none, "value": _not_none})
+_ANY: Mapping[Family, Callable[[object], bool]] = MappingProxyType(
+    {"content": _not_none, "value": _not_none, "always": _always}
+)
 
 DIALECTS: Mapping[Dialect, DialectRow] = MappingProxyType(
     {
@@ -238,7 +266,7 @@ DIALECTS: Mapping[Dialect, DialectRow] = MappingProxyType(
             tombstones=False,
         ),
         "adk": DialectRow(
-            answers=MappingProxyType({"content": bool, "value": _not_none}),
+            answers=MappingProxyType({"content": bool, "value": _not_none, "always": _always}),
             raising="ends",
             raising_before_tool="ends",
             failed_tool="error_hook",

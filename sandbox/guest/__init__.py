@@ -1,0 +1,1 @@
+"""What runs inside the sandbox: the fork server, and in each of its children one invocation."""
