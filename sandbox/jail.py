@@ -30,8 +30,8 @@ from sandbox.contract import Call, CallRecord, Outcome, Return, Status, Usage
 from sandbox.errors import FrameTooLarge, ProtocolError
 from sandbox.kernel.seccomp import notified
 from sandbox.kernel.syscalls import name_of
-from sandbox.pool import Pool
-from sandbox.zygote import measure
+from sandbox.pool import Pool, strongest
+from sandbox.zygote import HEAVY, Zygote, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,8 @@ log = logging.getLogger("hookpool.jail")
 
 POLL_S = 0.02  # how often CPU, memory and cancellation are looked at
 GRACE_S = 0.25  # between KeyboardInterrupt and SIGKILL at the wall limit, so that `finally` runs
-EXIT_S = 1.0  # how long the zygote may take to say how a child ended
+EXIT_S = 0.5  # how long the zygote may take to say how a child ended
+TRIES = 3  # children for one job, as long as none has begun it
 HOST_CALLS = 32  # tool and HTTP calls in flight, over all jobs of this process
 CHUNK = 256 * 1024  # read at a time
 MIB = 1024 * 1024
@@ -57,6 +58,9 @@ class Facts:
     """What the supervisor saw, and nothing the code said about itself."""
 
     reply: bytes | None = None
+    begun: bool = False  # the child had the whole job and was about to run it
+    hung_up: bool = False  # it let go of its channel and lived on
+    wants: str = ""  # a package that children of another flavour have
     over: Status | None = None  # the first limit that was passed
     used: float = 0.0  # of it, in the limit's own unit
     violation: str = ""  # the forbidden system call
@@ -81,8 +85,12 @@ def conclude(facts: Facts, limits: Limits) -> tuple[Status, str]:
         return Status.PROTOCOL_ERROR, f"the sandbox sent what is no frame: {facts.bad_frame}"
     if facts.reply is not None:
         return Status.OK, ""
+    if facts.wants:
+        return Status.CALLBACK_ERROR, f"import {facts.wants} at the top of the file: it was too late after a tool or HTTP call"
     if facts.zygote_died:
         return Status.CRASHED, f"the fork server died after {facts.wall_s:.2f} s of running"
+    if facts.hung_up:
+        return Status.NO_RESULT, "it closed its channel without a reply"
     if facts.exit_code is None:
         return Status.LOST, "the process is gone and nobody knows how it ended"
     if facts.exit_code == -signal.SIGSYS:
@@ -109,7 +117,10 @@ class Jail:
 
     def __init__(self, settings: Settings) -> None:
         """Start the pool. Raises TierTooLow where this host cannot isolate well enough."""
-        self._pool = Pool(settings)
+        self._settings = settings
+        self._pool = Pool(strongest(settings), settings)
+        self._full: Pool | None = None  # started at the first job that wants it
+        self._starting = threading.Lock()
         self._threads = ThreadPoolExecutor(HOST_CALLS, thread_name_prefix="hookpool-host")
 
     @property
@@ -135,33 +146,40 @@ class Jail:
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
         """Run `job`; never raises for what its code does. Raises ZygoteLost when no sandbox can be had.
 
-        Setting `cancelled` ends the run within a few polls.
+        Setting `cancelled` ends the run within a few polls. A body that mentions a heavy package goes
+        to a child that has it; one that turns out to want it, before any call was made, starts anew.
         """
-        child = self._pool.take()
-        try:
-            run = Run(child, job, host, cancelled, self._threads)
-            facts = run.supervise()
-            status, detail = conclude(facts, job.limits)
-            return Outcome(
-                id=job.id,
-                status=status,
-                detail=detail,
-                reply=facts.reply or b"" if status is Status.OK else b"",
-                stdout=bytes(run.out[b"O"].kept),
-                stderr=bytes(run.out[b"E"].kept),
-                truncated={name: run.out[tag].lost for name, tag in STREAMS if run.out[tag].lost},
-                calls=tuple(run.calls),
-                usage=Usage(0.0, facts.wall_s * 1e3, facts.cpu_s * 1e3, facts.peak_rss),
-                layers=child.zygote.layers,
-                tier=child.zygote.tier,
-            )
-        finally:
-            child.close()
+        full = any(name in job.body for name in _MENTIONS)
+        run = self._run(job, host, cancelled, self._full_pool() if full else self._pool)
+        if run.facts.wants and not run.calls_made:
+            run = self._run(job, host, cancelled, self._full_pool())
+        return run.outcome()
+
+    def _run(self, job: Job, host: Host, cancelled: threading.Event | None, pool: Pool) -> Run:
+        """In one child; in another where it was killed between its hand-out and its beginning."""
+        for _ in range(TRIES):
+            child = pool.take()
+            try:
+                run = Run(child, job, host, cancelled, self._threads)
+                run.supervise()
+            finally:
+                child.close()
+            if run.facts.begun or not run.gone:
+                break
+        return run
+
+    def _full_pool(self) -> Pool:
+        with self._starting:
+            if self._full is None:
+                self._full = Pool(Zygote(self._pool.zygote.tier, "full"), self._settings)
+            return self._full
 
     def close(self) -> None:
         """End every child; calls of a host that are still running are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
+        if self._full is not None:
+            self._full.close()
 
     def __enter__(self) -> Self:
         return self
@@ -171,6 +189,7 @@ class Jail:
 
 
 STREAMS = (("stdout", b"O"), ("stderr", b"E"))
+_MENTIONS = tuple(name.rpartition(".")[2].encode() for name in HEAVY["full"])  # a false alarm costs nothing but memory
 
 
 @dataclass(slots=True)
@@ -206,10 +225,29 @@ class Run:
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
         self._answers: queue.SimpleQueue[tuple[Return, CallRecord]] = queue.SimpleQueue()
         self._wake = Wake()
-        self._made = 0  # calls, answered or not
+        self.calls_made = 0  # calls, answered or not
         self._done = False
+        self.gone = False  # nobody at the other end of the channel
 
-    def supervise(self) -> Facts:
+    def outcome(self) -> Outcome:
+        """What was seen, concluded."""
+        facts, zygote = self.facts, self._child.zygote
+        status, detail = conclude(facts, self._limits)
+        return Outcome(
+            id=self._job.id,
+            status=status,
+            detail=detail,
+            reply=facts.reply or b"" if status is Status.OK else b"",
+            stdout=bytes(self.out[b"O"].kept),
+            stderr=bytes(self.out[b"E"].kept),
+            truncated={name: self.out[tag].lost for name, tag in STREAMS if self.out[tag].lost},
+            calls=tuple(self.calls),
+            usage=Usage(0.0, facts.wall_s * 1e3, facts.cpu_s * 1e3, facts.peak_rss),
+            layers=zygote.layers,
+            tier=zygote.tier,
+        )
+
+    def supervise(self) -> None:
         """Until the reply, a limit, a violation or the child's end."""
         child, facts = self._child, self.facts
         child.channel.setblocking(False)
@@ -220,11 +258,11 @@ class Run:
             facts.wall_s = time.monotonic() - started
             self._wake.close()
         self._measure()
-        child.signal(signal.SIGKILL)
-        if facts.reply is None and facts.over is None and not facts.violation and not facts.cancelled:
+        if self.gone:
             facts.exit_code = child.exit_code(EXIT_S)
             facts.zygote_died = facts.exit_code is None and not child.zygote.alive
-        return facts
+            facts.hung_up = facts.exit_code is None and child.zygote.alive
+        child.signal(signal.SIGKILL)
 
     def _loop(self, started: float) -> None:
         child = self._child
@@ -273,15 +311,15 @@ class Run:
             if event & (select.POLLIN | select.POLLHUP):
                 data = channel.recv(CHUNK)
                 if not data:
-                    self._done = True
+                    self.gone = self._done = True
                 for payload in self._frames.feed(data):
                     self._frame(payload[:1], payload[1:])
                     if self._done:
                         return
         except BlockingIOError:
             return
-        except OSError:  # reset: it is gone
-            self._done = True
+        except OSError:  # reset
+            self.gone = self._done = True
         except FrameTooLarge as problem:
             self._over(Status.OUTPUT_LIMIT, problem.size)
         except ProtocolError as problem:
@@ -294,6 +332,11 @@ class Run:
                 self._over(Status.OUTPUT_LIMIT, len(payload))
             self.facts.reply = payload
             self._done = True
+        elif tag == b"B":
+            self.facts.begun = True
+        elif tag == b"N":
+            self.facts.wants = payload[:100].decode("utf-8", "replace")
+            self._done = True
         elif tag in self.out:
             self.out[tag].add(payload)
         elif tag == b"C":
@@ -302,9 +345,9 @@ class Run:
             raise ProtocolError(f"tag {tag!r}")
 
     def _call(self, call: Call) -> None:
-        self._made += 1
-        if self._made > self._limits.calls:
-            self._over(Status.CALL_LIMIT, self._made)
+        self.calls_made += 1
+        if self.calls_made > self._limits.calls:
+            self._over(Status.CALL_LIMIT, self.calls_made)
             return
         if len(call.arguments) > self._limits.reply_bytes:
             self._over(Status.OUTPUT_LIMIT, len(call.arguments))

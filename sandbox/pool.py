@@ -29,24 +29,23 @@ log = logging.getLogger("hookpool.pool")
 TIERS: tuple[Tier, ...] = ("A", "B", "C")  # strongest first
 ANNOUNCE_S = 5.0
 RESTART_S = 10.0
+RETRY_S = 0.2  # between two attempts to start a zygote
 
 
 class Pool:
     """Hands out children. Safe to use from many threads."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Find the strongest tier this host allows and fill the pool.
-
-        Raises TierTooLow when that is weaker than `settings.min_tier`.
-        """
+    def __init__(self, first: Zygote, settings: Settings) -> None:
+        """Keep children of `first` waiting, and of what replaces it."""
         self._size = settings.waiting
         self._wear = settings.zygote_jobs
         self._waiting: collections.deque[Child] = collections.deque()
         self._worn: list[Zygote] = []
         self._closing = False
+        self._renewal: threading.Thread | None = None
         self._wake = threading.Event()
         self._back = threading.Event()
-        self._zygote = strongest(TIERS if settings.force_tier is None else (settings.force_tier,), settings.min_tier)
+        self._zygote = first
         self._back.set()
         self._keeper = threading.Thread(target=self._keep, name="hookpool-pool", daemon=True)
         self._keeper.start()
@@ -86,48 +85,61 @@ class Pool:
         self._closing = True
         self._wake.set()
         self._keeper.join()
+        if self._renewal is not None:
+            self._renewal.join()
         while self._waiting:
             self._waiting.popleft().close()
         for zygote in (self._zygote, *self._worn):
             zygote.close()
 
     def _keep(self) -> None:
+        """Fill up, and see to it that there is something to fill from."""
         while not self._closing:
             self._wake.wait(1.0)
             self._wake.clear()
-            try:
-                self._renew()
+            self._renew()
+            with contextlib.suppress(ZygoteLost):
                 while not self._closing and self._zygote.alive and len(self._waiting) < self._size:
                     child = self._zygote.fork()
-                    if child.announce(ANNOUNCE_S):
-                        self._waiting.append(child)
-                    else:
+                    if not child.announce(ANNOUNCE_S):
                         child.close()
-            except (ZygoteLost, CannotIsolate, OSError) as error:
-                log.error("the fork server could not be started: %s", error)
-                time.sleep(0.2)
-            self._back.set()
+                        break
+                    self._waiting.append(child)
+            for zygote in [z for z in self._worn if not z.alive or z.busy == 0]:
+                self._worn.remove(zygote)
+                zygote.close()
 
     def _renew(self) -> None:
-        """A new zygote where the current one is dead or worn; those nobody needs any more end."""
+        """Start a new zygote, on a thread of its own, where the current one is dead or worn."""
         current = self._zygote
-        if not current.alive or current.forks >= self._wear:
-            if not current.alive:
-                log.warning("the fork server (pid %d) died; starting another", current.pid)
-            fresh = Zygote(current.tier)
-            stale = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        starting = self._renewal is not None and self._renewal.is_alive()
+        if self._closing or starting or (current.alive and current.forks < self._wear):
+            return
+        if not current.alive:
+            log.warning("the fork server (pid %d) died; starting another", current.pid)
+        self._renewal = threading.Thread(target=self._replace, args=(current,), name="hookpool-renewal", daemon=True)
+        self._renewal.start()
+
+    def _replace(self, current: Zygote) -> None:
+        try:
+            fresh = Zygote(current.tier, current.flavour)
+        except (ZygoteLost, CannotIsolate, OSError) as error:
+            log.error("the fork server could not be started: %s", error)
+            time.sleep(RETRY_S)
+        else:
             self._zygote = fresh
-            for child in stale:
-                child.close()
+            for _ in range(len(self._waiting)):
+                with contextlib.suppress(IndexError):
+                    self._waiting.popleft().close()
             self._worn.append(current)
-        for zygote in [z for z in self._worn if not z.alive or z.busy == 0]:
-            self._worn.remove(zygote)
-            zygote.close()
+            self._back.set()
+        self._wake.set()
 
 
-def strongest(tiers: Sequence[Tier], needed: Tier) -> Zygote:
-    """A zygote of the first of `tiers` that this host allows. Raises TierTooLow below `needed`."""
-    reasons = []
+def strongest(settings: Settings) -> Zygote:
+    """A zygote of the strongest tier this host allows. Raises TierTooLow when that is below `settings.min_tier`."""
+    tiers: Sequence[Tier] = TIERS if settings.force_tier is None else (settings.force_tier,)
+    needed, reasons = settings.min_tier, []
     for tier in tiers:
         if TIERS.index(tier) > TIERS.index(needed):
             continue

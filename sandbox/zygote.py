@@ -23,7 +23,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from zoneinfo import TZPATH
 
 import msgpack
@@ -38,8 +38,17 @@ if TYPE_CHECKING:
 START_S = 20.0
 """How long a zygote may take to be ready: seconds on a busy machine, the first compile included."""
 
+type Flavour = Literal["plain", "full"]
+
+HEAVY: dict[Flavour, tuple[str, ...]] = {"plain": (), "full": ("numpy", "google.protobuf")}
+"""What a zygote of a flavour has beside the common imports. These cost it 20 MiB and a second at start."""
+
 PACKAGES = ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
-"""What code may import beside the standard library, as far as it is installed (seed: runtime reference)."""
+"""What code of every flavour may import beside the standard library, as far as it is installed (seed: runtime reference)."""
+
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1", "LC_CTYPE": "C.UTF-8"}
+"""Of the zygote at its exec; it clears them. One arena, so that threads need little address space; no
+threads of a library, because a fork server has one."""
 
 _HOST_UIDS = 0x70000000
 
@@ -153,23 +162,25 @@ class Child:
 class Zygote:
     """A running fork server of one tier."""
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: Tier, flavour: Flavour = "plain") -> None:
         """Start it and wait until it is ready. Raises CannotIsolate, or ZygoteLost when it just died."""
         self.tier = tier
+        self.flavour = flavour
         self.forks = 0
-        self.readable = readable_paths()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         orders = {
             "tier": tier,
             "control": theirs.fileno(),
             "code": str(Path(__file__).parent.parent),
             "packages": str(Path(msgpack.__file__).parent.parent),
-            "readable": self.readable,
+            "readable": readable_paths(flavour),
+            "heavy": [name for name in HEAVY[flavour] if installed(name)],
+            "elsewhere": [] if flavour == "full" else [name for name in HEAVY["full"] if installed(name)],
         }
         with theirs:
             self._process = subprocess.Popen(  # our own interpreter and file
                 [sys.executable, "-I", "-S", str(Path(__file__).parent / "guest" / "main.py"), json.dumps(orders)],
-                env={"MALLOC_ARENA_MAX": "1", "LC_CTYPE": "C.UTF-8"},
+                env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,  # until it is ready; then it points its own at /dev/null
@@ -272,17 +283,23 @@ class Zygote:
             child.ended(None)
 
 
-def readable_paths() -> list[str]:
+def installed(name: str) -> str:
+    """Where a package's files are: its folder, or its one file; '' when it is not installed."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # not even its parent
+        return ""
+    if spec is None or not spec.origin:
+        return ""
+    origin = Path(spec.origin)
+    return str(origin.parent if origin.name == "__init__.py" else origin)
+
+
+def readable_paths(flavour: Flavour) -> list[str]:
     """What a child may read: the standard library, the allowed packages, time zones. Real paths."""
     paths = sysconfig.get_paths()
-    found = [paths["stdlib"], paths["platstdlib"]]
-    for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin:
-            origin = Path(spec.origin)
-            found.append(str(origin.parent if origin.name == "__init__.py" else origin))
-    found += TZPATH
-    return [path for path in dict.fromkeys(found) if Path(path).exists()]
+    found = [paths["stdlib"], paths["platstdlib"], *map(installed, (*PACKAGES, *HEAVY[flavour])), *TZPATH]
+    return [path for path in dict.fromkeys(found) if path and Path(path).exists()]
 
 
 def _map_ids(pid: int) -> None:

@@ -20,7 +20,7 @@ from sandbox.invocation import Invocation, Source
 
 if TYPE_CHECKING:
     from sandbox.contract import CallKind
-    from sandbox.guest.lockdown import Plan
+    from sandbox.guest.lockdown import Seat
 
 STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
@@ -34,17 +34,22 @@ WARM = Invocation(
 """Run once in every waiting child: the pages it touches are private before the job comes."""
 
 
-def live(plan: Plan, serial: int, channel: int, parent: int) -> NoReturn:
-    """Lock down, wait for the job, run it, reply. The process ends here whatever happens."""
+def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
+    """Lock down, wait for the job, run it, reply. The process ends here whatever happens.
+
+    `elsewhere`: packages that another flavour of zygote has.
+    """
     try:
         os.dup2(channel, lockdown.CHANNEL)
-        lockdown.lock(lockdown.Seat(plan, serial, parent))
+        lockdown.lock(seat)
         wire = Channel()
         streams = _prepare(wire)
+        sys.meta_path.insert(0, _Elsewhere(wire, elsewhere))
         os.write(lockdown.CHANNEL, lockdown.WARM)
         job = wire.receive()
         if job[:1] == b"J":
-            own_uid = any(layer.name == "own_uid" for layer in plan.layers)
+            wire.send(b"B", b"")
+            own_uid = any(layer.name == "own_uid" for layer in seat.plan.layers)
             _limit_threads(lockdown.cap(job[1:_BODY], own_uid=own_uid))
             reply = chain.run_chain(job[_BODY:], wire)
             for stream in streams:  # ours, whatever the code put in their place
@@ -65,6 +70,8 @@ def _prepare(wire: Channel) -> tuple[io.TextIOWrapper, ...]:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.stack_size(STACK_BYTES)
     random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     tempfile._name_sequence = None  # type: ignore[attr-defined]  # its generator is seeded per pid, and every pid is 1
     sys.stdin = io.StringIO()
     out, err = (
@@ -167,6 +174,22 @@ class _Stream(io.RawIOBase):
         piece = bytes(memoryview(data)[: self._PIECE])
         self._wire.send(self._tag, piece)
         return len(piece)
+
+
+class _Elsewhere:
+    """A finder that finds nothing here: it says what is wanted, and this child is not heard of again.
+
+    The supervisor starts the job anew in a child that has the package.
+    """
+
+    def __init__(self, wire: Channel, names: list[str]) -> None:
+        self._wire = wire
+        self._names = {"google" if name.startswith("google.") else name for name in names}
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name in self._names:
+            self._wire.send(b"N", name.encode())
+            signal.pause()
 
 
 class _Nobody:

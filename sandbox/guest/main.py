@@ -16,6 +16,7 @@ its channel. It answers, and is killed: no child ever runs twice.
 
 Frames on a channel are a tag byte and a payload (`sandbox.codec.frame`):
     worker -> child  J job body   V Return          child -> worker  O stdout  E stderr  C Call  R reply
+                                                    B begun  N a package this flavour lacks
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _prepare(orders: dict[str, Any], home: int | None) -> Zygote:
     from sandbox.guest import lockdown, preload, proof
     from sandbox.policy import naming_filter
 
-    preload.preload(orders["code"], orders["packages"])
+    preload.preload(orders["code"], orders["packages"], orders["heavy"])
     _quiet()
     if home is not None:
         lockdown.enter_root(orders["readable"])
@@ -101,7 +102,7 @@ def _prepare(orders: dict[str, Any], home: int | None) -> Zygote:
     proof.prove(plan, fork, orders["readable"])
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
-    return Zygote(plan, fork)
+    return Zygote(plan, fork, orders["elsewhere"])
 
 
 def _fork(home: int | None) -> int:
@@ -130,8 +131,9 @@ def _quiet() -> None:
 class Zygote:
     """Forks on request and reports who ended how. One thread, no user code, no waiting on a child."""
 
-    def __init__(self, plan: Plan, fork: Callable[[], int]) -> None:
+    def __init__(self, plan: Plan, fork: Callable[[], int], elsewhere: list[str]) -> None:
         self.plan = plan
+        self._elsewhere = elsewhere
         self._fork = fork
         self._pid = os.getpid()
         self._alive: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, serial)
@@ -160,9 +162,10 @@ class Zygote:
             _tell(control, unborn=serial, why=f"fork: {error.strerror}")
             return
         if pid == 0:
-            from sandbox.guest import child
+            from sandbox.guest import child, lockdown
 
-            child.live(self.plan, serial, channel, 0 if self.plan.tier == "A" else self._pid)
+            seat = lockdown.Seat(self.plan, serial, 0 if self.plan.tier == "A" else self._pid)
+            child.live(seat, channel, self._elsewhere)
         pidfd = os.pidfd_open(pid)
         self._alive[pidfd] = (pid, serial)
         self._epoll.register(pidfd, select.EPOLLIN)

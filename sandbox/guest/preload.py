@@ -29,9 +29,15 @@ COMMON = tuple("""
 # Extension modules nobody calls back into: terminals, desktops, databases of the host, CPython's own tests.
 UNWANTED = ("_test", "_xx", "xx", "_tkinter", "_ctypes_test", "readline", "_curses", "_gdbm", "_dbm", "nis", "ossaudiodev")
 
+# Parts of heavy packages with extension modules of their own that are imported late.
+_SUBMODULES = {
+    "numpy": ("fft", "linalg", "random", "polynomial", "ma", "testing"),
+    "google.protobuf": ("message", "descriptor_pb2", "json_format", "struct_pb2", "timestamp_pb2", "internal.python_message"),
+}
 
-def preload(code: str, packages: str) -> None:
-    """Import all of it. `code` holds the `sandbox` package, `packages` the third-party ones.
+
+def preload(code: str, packages: str, heavy: list[str]) -> None:
+    """Import all of it, and `heavy`. `code` holds the `sandbox` package, `packages` the third-party ones.
 
     Callbacks registered for a fork are dropped: they cost a third of it and faults in every child;
     `child.reset` does by hand what of them matters.
@@ -45,6 +51,10 @@ def preload(code: str, packages: str) -> None:
             importlib.import_module(name)
         except ImportError:  # built without it; the author gets the ordinary ModuleNotFoundError
             continue
+    for name in heavy:
+        importlib.import_module(name)
+        for extra in _SUBMODULES.get(name, ()):
+            importlib.import_module(f"{name}.{extra}")
     from sandbox.guest import chain, child, imports  # noqa: F401
 
     sys.path.remove(code)

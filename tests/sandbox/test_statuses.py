@@ -20,23 +20,17 @@ ENDS = {
         Status.CPU_LIMIT,
         "limit 0.3 s",
     ),
-    "an hour of sleep": ("import time\ntime.sleep(3600)", Limits(wall_s=0.4), Status.TIME_LIMIT, "limit wall_s"),
+    "an hour of sleep": ("import time\ntime.sleep(3600)", Limits.of(wall_s=0.4), Status.TIME_LIMIT, "limit wall_s"),
     "a sleep that catches everything": (
         "import time\nwhile True:\n    try:\n        time.sleep(3600)\n    except BaseException: pass",
-        Limits(wall_s=0.4),
+        Limits.of(wall_s=0.4),
         Status.TIME_LIMIT,
         "limit 0.4 s",
-    ),
-    "slow growth of memory": (
-        "kept = []\nwhile True: kept.append(bytearray(1 << 20))",
-        Limits(wall_s=20, cpu_s=9, memory_mb=64),
-        Status.MEMORY_LIMIT,
-        "limit memory_mb",
     ),
     "an announced frame of 4 GiB": ("import os\nos.write(3, b'\\xff' * 4)", QUICK, Status.OUTPUT_LIMIT, "reply_bytes"),
     "too many calls": (
         "for _ in range(6): context_calls = tools.lookup({})",
-        Limits(wall_s=5, calls=5),
+        Limits.of(wall_s=5, calls=5),
         Status.CALL_LIMIT,
         "limit calls",
     ),
@@ -81,6 +75,13 @@ def test_it_is_an_ordinary_exception_for_the_author(bench, name):
     seen = bench.run(body)
     assert (seen.outcome.status, seen.error) == (Status.OK, exception)
     assert bench.run("v['fine'] = 1").variables == {"fine": 1}
+
+
+def test_growth_ends_at_the_memory_limit_by_an_exception_or_a_kill(bench):
+    body = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(1 << 20))\n    time.sleep(0.001)"
+    seen = bench.run(body, Limits(wall_s=20, cpu_s=9, memory_mb=64))
+    assert seen.error == "MemoryError" or seen.outcome.status is Status.MEMORY_LIMIT
+    assert seen.outcome.usage.peak_rss_bytes < (64 + 32 + 64) << 20
 
 
 def test_shadow_cannot_be_read(bench):
