@@ -286,9 +286,18 @@ class _Reader:
                 raise self.document.error(
                     f"matches: {pattern!r} is no regular expression: {problem}", *path
                 ) from problem
+        elif isinstance(value, dict) and _slipped(value):
+            raise self.document.error("matches: quote the text, it has a comma", *path)
         items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         for step, item in items:
             self._check_patterns(item, (*path, step))
+
+
+def _slipped(value: dict[str, Any]) -> bool:
+    """`{matches: a, b}`: in YAML that is `{matches: a, b: null}`, and never what was meant."""
+    return isinstance(value.get("matches"), str) and all(
+        item is None for key, item in value.items() if key != "matches"
+    )
 
 
 type _Target = tuple[str, str, tuple[Source, ...], str]

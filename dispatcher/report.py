@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_FRAME = re.compile(r"^  File ", re.MULTILINE)
+_FRAME = re.compile(r"^  File .*, line \d+, in ", re.MULTILINE)
 _BAR = "│ "
 
 
@@ -41,7 +41,7 @@ def visible(text: str) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
+    return f"{ms:.1f} ms" if ms < 9.95 else f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
 
 
 def status_style(status: Status) -> str:
@@ -160,18 +160,21 @@ def of_examination(examined: Report) -> RenderableType:
 
 
 def of_cases(results: Sequence[Checked]) -> RenderableType:
-    """The table for a terminal: name, status, expected and actual, time."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    """The table for a terminal: name, status, expected and actual, time. What failed is last, where one looks."""
+    table = Table(box=None, padding=(0, 1), header_style="dim", show_edge=False)
+    table.add_column()
     table.add_column("case", overflow="fold", ratio=4)
     table.add_column("status", no_wrap=True)
     table.add_column("expected / actual", overflow="fold", ratio=5)
     table.add_column("time", justify="right", no_wrap=True, style="dim")
-    for result in results:
+    for result in sorted(results, key=lambda result: not result.passed):
         mark, style = ("✓", "green") if result.passed else ("✗", "bold red")
+        held = ", ".join(key for key in result.case.expect if key != "status")
         table.add_row(
-            Text.assemble((f"{mark} ", style), visible(result.case.name)),
+            Text(mark, style),
+            Text(visible(result.case.name), "" if result.passed else "bold"),
             Text(result.verdict.status, style),
-            Text(", ".join(result.case.expect), "dim") if result.passed else _failure(result),
+            Text(held, "dim") if result.passed else _failure(result),
             milliseconds(result.verdict.usage.wall_ms),
         )
     return table

@@ -94,8 +94,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str] | None) -> int:
+    """What click's own `main` does, but its way with Ctrl-C (a line) and a broken pipe (exit 1)."""
     try:
-        code = cli.main(arguments, prog_name="hookpool", standalone_mode=False)
+        with cli.make_context("hookpool", sys.argv[1:] if arguments is None else arguments) as ctx:
+            code = cli.invoke(ctx)
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except click.exceptions.NoArgsIsHelpError as problem:
         print(problem.format_message(), file=sys.stderr)
         return USAGE

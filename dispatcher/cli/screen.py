@@ -14,6 +14,12 @@ PIPE_WIDTH = 200
 
 
 def show(*what: RenderableType, style: str | None = None) -> None:
-    """Print to stdout, as it is: nothing in it is read as markup."""
+    """Print to stdout, as it is: nothing in it is read as markup.
+
+    Rendered first, then printed: on a broken pipe rich would end the process itself, with its own code.
+    """
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(highlight=False, markup=False, emoji=False, width=width).print(*what, sep="\n", style=style)
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    with console.capture() as rendered:
+        console.print(*what, sep="\n", style=style)
+    print(rendered.get(), end="")

@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +26,7 @@ class Ended:
 
 
 def start(*arguments: str, cwd: Path = ROOT, **environ: str) -> "subprocess.Popen[str]":
-    """`hookpool ARGUMENTS`, in a session of its own so that everything it starts can be found."""
+    """`hookpool ARGUMENTS`."""
     return subprocess.Popen(
         [sys.executable, "-m", "dispatcher.cli", *arguments],
         cwd=cwd,
@@ -32,7 +35,6 @@ def start(*arguments: str, cwd: Path = ROOT, **environ: str) -> "subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
 
 
@@ -42,14 +44,42 @@ def hookpool(*arguments: str, cwd: Path = ROOT, **environ: str) -> Ended:
     return Ended(process.returncode, out, err)
 
 
-def living(session: int) -> list[str]:
-    """The command lines of the processes of a session that are still there."""
-    found = []
+@contextmanager
+def family(process: "subprocess.Popen[str]") -> Iterator[Callable[[], list[str]]]:
+    """Watches what a process starts, directly or not; gives a function that lists those still alive."""
+    seen: dict[tuple[int, str], str] = {}
+    ended = threading.Event()
+
+    def watch() -> None:
+        known = {process.pid}
+        while not ended.wait(0.02):
+            for pid, (parent, started, command) in _processes().items():
+                if parent in known or pid in known:
+                    known.add(pid)
+                    seen[pid, started] = command
+
+    def alive() -> list[str]:
+        now = _processes()
+        return [command for (pid, started), command in seen.items() if pid in now and now[pid][1] == started]
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield alive
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _processes() -> dict[int, tuple[int, str, str]]:
+    """Every process that is no zombie: pid -> parent, start time, command line."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] != "Z":
-                found.append((stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            command = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:  # it ended while we looked
             continue
+        if fields[0] != "Z":
+            found[int(stat.parent.name)] = (int(fields[1]), fields[19], command)
     return found

@@ -103,6 +103,7 @@ GOOD = "- name: a\n  hook: before_agent_callback\n"
         ),
         (GOOD + "  expect:\n    status: fine\n", 4, "status 'fine' is none of ok, callback_error"),
         (GOOD + "  expect:\n    stdout:\n      matches: '['\n", 4, "matches: '[' is no regular expression"),
+        (GOOD + "  expect:\n    stdout: {matches: one, two}\n", 4, "matches: quote the text, it has a comma"),
         (
             GOOD + "  context:\n    varables: {}\n  expect: {}\n",
             4,

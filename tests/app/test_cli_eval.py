@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import AIRLINE, hookpool, living, start
+from command import AIRLINE, hookpool, family, start
 
 CALLBACK = "def before_agent_callback(c):\n    print('hello')\n    c.variables['n'] = c.variables.get('n', 0) + 1\n"
 GOOD = "- {name: good, hook: before_agent_callback, callbacks: [cb.py], expect: {variables: {n: 1}, stdout: {matches: hell}}}\n"
@@ -21,14 +21,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_airline_holds_over_celery_on_the_embedded_pool_and_nothing_is_left() -> None:
-    with start("eval", str(AIRLINE)) as process:
+    with start("eval", str(AIRLINE)) as process, family(process) as alive:
         out, err = process.communicate(timeout=90)
     last = out.splitlines()[-1]
     assert (process.returncode, err) == (0, ""), out
     assert "cases: " in last
     assert " 0 failed in " in last
     assert "over the queue with 2 workers, tier " in last
-    assert living(process.pid) == []
+    assert alive() == []
 
 
 def test_cases_that_hold_are_exit_0_with_a_line_each(folder: Path) -> None:
@@ -108,10 +108,10 @@ def test_no_folder_is_exit_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pool", ["inline", "embedded"])
 def test_ctrl_c_in_the_middle_is_quiet_and_leaves_nothing(folder: Path, pool: str) -> None:
     (folder / "cb.py").write_text("import time\ndef before_agent_callback(c):\n    time.sleep(30)\n")
-    with start("eval", str(folder), "--pool", pool, TMPDIR=str(folder)) as process:
+    with start("eval", str(folder), "--pool", pool, TMPDIR=str(folder)) as process, family(process) as alive:
         time.sleep(5)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "")
-    assert living(process.pid) == []
+    assert alive() == []
     assert sorted(path.name for path in folder.iterdir()) == ["cases.yaml", "cb.py"]

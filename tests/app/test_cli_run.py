@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import hookpool, living, start
+from command import hookpool, family, start
 
 CALLBACK = """\
 def before_agent_callback(callback_context):
@@ -180,12 +180,15 @@ def test_a_limit_is_a_status_and_exit_1(folder: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_quietly_and_leaves_nothing(folder: Path, number: int, code: int) -> None:
     (folder / "cb.py").write_text("import time\ndef before_agent_callback(c):\n    time.sleep(60)\n")
-    with start("run", "--hook", "before_agent_callback", "--code", "cb.py", cwd=folder) as process:
+    with (
+        start("run", "--hook", "before_agent_callback", "--code", "cb.py", cwd=folder) as process,
+        family(process) as alive,
+    ):
         time.sleep(2)
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (code, "", "")
-    assert living(process.pid) == []
+    assert alive() == []
 
 
 def test_a_reader_that_went_away_is_no_traceback(folder: Path) -> None:
