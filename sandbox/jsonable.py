@@ -182,7 +182,7 @@ def _name(kind: type) -> str:
     return name if type(name) is str else "object"
 
 
-def _fields(model: BaseModel, left: int) -> dict[str, Any]:
+def _fields(model: Any, left: int) -> dict[str, Any]:
     """A model as the dict of its fields; the runtime's own classes leave out what is None."""
     stored: dict[str, Any] = object.__getattribute__(model, "__dict__")
     extra = object.__getattribute__(model, "__pydantic_extra__") or {}
@@ -213,13 +213,16 @@ _BASES: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
     (tuple, lambda value, left: _sequence(value, tuple.__getitem__(value, slice(None)), left)),
     (bytes, lambda value, _left: base64.b64encode(value).decode()),
     (bytearray, lambda value, _left: base64.b64encode(value).decode()),
-    (BaseModel, _fields),
+    (BaseModel, _fields),  # where a metaclass was derived
 )
+_MODELS = type(BaseModel)
 
 
 def _other(value: object, kind: type, left: int) -> Any:
     """Subclasses as their base, models as their fields; nothing else."""
     try:
+        if type(kind) is _MODELS:
+            return _fields(value, left)
         for base, convert in _BASES:
             if issubclass(kind, base):
                 return convert(value, left)

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from sandbox.invocation import Source
 
 RESERVE_BYTES = 2 * 1024 * 1024
-"""Kept back, so that a MemoryError leaves room to say so."""
+_RESERVE = [bytes(RESERVE_BYTES)]
+"""Kept back, so that a MemoryError leaves room to say so. From calloc and never touched: no pages, only addresses."""
 
 _FRAMES = sys.getrecursionlimit()
 _NO_TEXT = "the exception could not be described"
@@ -60,13 +61,15 @@ _NO_ANSWER = object()
 def run_chain(body: bytes, caller: Caller) -> bytes:
     """Run an encoded Invocation; the encoded Reply. Never raises for anything the code does."""
     run = _Run()
-    reserve = [bytes(RESERVE_BYTES)]  # calloc: address space, no pages
     try:
+        if not _RESERVE:
+            _RESERVE.append(bytes(RESERVE_BYTES))
         return run.reply(body, caller).encode()
     except BaseException as raised:
         error = raised
     try:
-        reserve.clear()
+        if isinstance(error, MemoryError):
+            _RESERVE.clear()
         return run.failure(error)
     except KeyboardInterrupt as interrupt:
         return run.failure(interrupt)
