@@ -122,12 +122,22 @@ def _quoted(text: str, style: str = "") -> Text:
     return Text("\n").join(Text.assemble((_BAR, "dim"), (line, style)) for line in lines)
 
 
-def _value(value: Any) -> Text:  # plain data
-    """A value as JSON: on one line when short, else indented."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    if len(text) > 88:  # what fits beside the name on an ordinary terminal
-        text = json.dumps(value, ensure_ascii=False, default=str, indent=2)
-    return Text(visible(text))
+def _value(value: Any) -> Text:
+    return Text(visible(pretty(value)))
+
+
+def pretty(value: Any, width: int = 88, indent: int = 0) -> str:
+    """A value as JSON: what fits on a line is on a line, only what does not is opened up."""
+    flat = json.dumps(value, ensure_ascii=False, default=str)
+    if len(flat) + indent <= width or not isinstance(value, dict | list):
+        return flat
+    pad = " " * (indent + 2)
+    if isinstance(value, dict):
+        keys = {json.dumps(key, ensure_ascii=False): item for key, item in value.items()}
+        lines = [f"{pad}{key}: {pretty(item, width - len(key) - 2, indent + 2)}" for key, item in keys.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{' ' * indent}}}"
+    lines = [pad + pretty(item, width, indent + 2) for item in value]
+    return "[\n" + ",\n".join(lines) + f"\n{' ' * indent}]"
 
 
 # -- this host ---------------------------------------------------------------------------------------

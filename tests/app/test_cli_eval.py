@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import AIRLINE, hookpool, family, start
+from command import AIRLINE, family, hookpool, start
 
 CALLBACK = "def before_agent_callback(c):\n    print('hello')\n    c.variables['n'] = c.variables.get('n', 0) + 1\n"
 GOOD = "- {name: good, hook: before_agent_callback, callbacks: [cb.py], expect: {variables: {n: 1}, stdout: {matches: hell}}}\n"

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import hookpool, family, start
+from command import family, hookpool, start
 
 CALLBACK = """\
 def before_agent_callback(callback_context):

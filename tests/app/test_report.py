@@ -1,8 +1,11 @@
 """What people see: complete, readable, and never obeying what a callback printed."""
 
 import io
+import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from dispatcher import report
@@ -117,6 +120,22 @@ def test_an_unexpected_error_shows_its_detail_beside_the_mismatch() -> None:
     text = "\n".join(report.plain_cases([check(case(), FAILED)]))
     assert 'status: expected "ok", got "callback_error"' in text
     assert "cb.py:2: KeyError: 'x'" in text
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=9,
+    )
+)
+def test_a_value_is_shown_as_json_and_opened_only_where_it_must_be(value: object) -> None:
+    for width in (8, 88):
+        assert json.loads(report.pretty(value, width)) == value
+    assert (
+        report.pretty({"a": [1, 2], "b": {"c": "x" * 90}})
+        == '{\n  "a": [1, 2],\n  "b": {\n    "c": "' + "x" * 90 + '"\n  }\n}'
+    )
 
 
 def test_the_closing_line_counts() -> None:
