@@ -50,6 +50,7 @@ ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1", "LC_CTYPE":
 """Of the zygote at its exec; it clears them. One arena, so that threads need little address space; no
 threads of a library, because a fork server has one."""
 
+_LOADER = ("LD_LIBRARY_PATH",)  # where this very interpreter may have found its own library
 _HOST_UIDS = 0x70000000
 
 
@@ -180,7 +181,7 @@ class Zygote:
         with theirs:
             self._process = subprocess.Popen(  # our own interpreter and file
                 [sys.executable, "-I", "-S", str(Path(__file__).parent / "guest" / "main.py"), json.dumps(orders)],
-                env=ENVIRONMENT,
+                env=ENVIRONMENT | {name: os.environ[name] for name in _LOADER if name in os.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,  # until it is ready; then it points its own at /dev/null

@@ -24,7 +24,7 @@ from sandbox import policy
 from sandbox.kernel import calls, landlock, seccomp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sandbox.contract import Tier
 
@@ -50,6 +50,7 @@ class Plan:
     allow: bytes
     naming: bytes | None
     ruleset: int | None
+    lower: dict[str, str] = field(default_factory=dict)  # paths below /tmp -> where they are bound
     missing: dict[str, str] = field(default_factory=dict)  # layer -> why it is not in `layers`
 
 
@@ -85,25 +86,23 @@ def enter_namespaces() -> None:
     )
 
 
-def enter_root(readable: Sequence[str]) -> None:
+def enter_root(readable: Sequence[str]) -> dict[str, str]:
     """Swap the root for an empty read-only tmpfs with `readable` bound in at the same paths.
 
-    The sources are opened first: the tmpfs is built over a directory that may lie above them.
+    What lies below /tmp, which is the child's own, is bound elsewhere and shown there by each child
+    (see `_private_tmp`). Returns where each path was bound. The sources are opened first: the new
+    root is built over a directory that may lie above them.
     """
-    sources = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path)) for path in readable]
+    sources = {path: (os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path)) for path in readable}
     base = next(path for path in ("/tmp", "/run", "/mnt") if os.path.isdir(path))
     calls.mount(None, "/", None, calls.MS_REC | calls.MS_PRIVATE)
     calls.mount("hookpool", base, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC, "size=1m,mode=755")
-    for path, fd, is_dir in sources:
-        target = base + path
-        os.makedirs(target if is_dir else os.path.dirname(target), exist_ok=True)
-        if not is_dir:
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
-        calls.mount(f"/proc/self/fd/{fd}", target, None, calls.MS_BIND | calls.MS_REC)
+    bound = {path: path if not path.startswith("/tmp/") else f"/lower{path}" for path in sources}
+    for path, (fd, is_dir) in sources.items():
+        _bind(f"/proc/self/fd/{fd}", base + bound[path], is_dir=is_dir)
         os.close(fd)
     os.makedirs(base + TMP)
-    if not os.path.lexists(base + "/tmp"):
-        os.symlink(TMP, base + "/tmp")
+    os.symlink(TMP, base + "/tmp")
     os.chdir(base)
     calls.pivot_root(".", ".")
     calls.unmount(".", calls.MNT_DETACH)
@@ -112,16 +111,24 @@ def enter_root(readable: Sequence[str]) -> None:
         "/",
         calls.MOUNT_ATTR_RDONLY | calls.MOUNT_ATTR_NOSUID | calls.MOUNT_ATTR_NODEV | calls.MOUNT_ATTR_NOEXEC,
     )
+    return bound
 
 
-def prepare(tier: Tier, readable: Sequence[str], *, named: bool) -> Plan:
+def _bind(source: str, target: str, *, is_dir: bool) -> None:
+    os.makedirs(target if is_dir else os.path.dirname(target), exist_ok=True)
+    if not is_dir:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
+    calls.mount(source, target, None, calls.MS_BIND | calls.MS_REC)
+
+
+def prepare(tier: Tier, bound: Mapping[str, str], *, named: bool) -> Plan:
     """Build the ruleset and the filters once. Raises OSError where the kernel lacks what the tier needs.
 
-    `named`: this kernel gives a seccomp listener, so a fatal call can be named.
+    `bound`: what may be read, and where it is now. `named`: this kernel gives a seccomp listener, so a fatal call can be named.
     """
     ruleset = None
     if tier != "C":
-        fd = landlock.ruleset(readable, [PRIVATE] if tier == "A" else [])
+        fd = landlock.ruleset(bound.values(), [PRIVATE] if tier == "A" else [])
         ruleset = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)  # of the numbers a child gives out
         os.close(fd)
     return Plan(
@@ -130,6 +137,7 @@ def prepare(tier: Tier, readable: Sequence[str], *, named: bool) -> Plan:
         allow=policy.allow_filter(tier, 1 if tier == "A" else _PID_MARK, named=named),
         naming=policy.naming_filter() if named else None,
         ruleset=ruleset,
+        lower={path: source for path, source in bound.items() if path != source},
     )
 
 
@@ -157,10 +165,12 @@ def _by_namespace(_: Seat) -> None:
     """Nothing left to do per child: `enter_namespaces`, `enter_root` and the fork did it."""
 
 
-def _private_tmp(_: Seat) -> None:
+def _private_tmp(seat: Seat) -> None:
     calls.unshare(calls.CLONE_NEWNS)
     flags = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC
     calls.mount("tmp", TMP, "tmpfs", flags, f"size={TMP_BYTES},nr_inodes=1024,mode=1777")
+    for path, source in seat.plan.lower.items():
+        _bind(source, PRIVATE + path, is_dir=os.path.isdir(source))
 
 
 def _closed_fds(seat: Seat) -> None:

@@ -95,11 +95,11 @@ def _prepare(orders: dict[str, Any], home: int | None) -> Zygote:
 
     preload.preload(orders["code"], orders["packages"], orders["heavy"])
     _quiet()
-    if home is not None:
-        lockdown.enter_root(orders["readable"])
+    readable = orders["readable"]
+    bound = dict(zip(readable, readable, strict=True)) if home is None else lockdown.enter_root(readable)
     fork = functools.partial(_fork, home)
-    plan = lockdown.prepare(orders["tier"], orders["readable"], named=proof.can_name(naming_filter(), fork))
-    proof.prove(plan, fork, orders["readable"])
+    plan = lockdown.prepare(orders["tier"], bound, named=proof.can_name(naming_filter(), fork))
+    proof.prove(plan, fork, readable)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
     return Zygote(plan, fork, orders["elsewhere"])

@@ -150,7 +150,12 @@ def main() -> None:
     folder, *kinds = json.loads(first)
     packages = os.path.dirname(os.path.dirname(__import__("msgpack").__file__))
     python = restrict(folder, kinds)
-    environ = {"PYTHONPATH": f"{ROOT}:{packages}", "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {
+        "LD_LIBRARY_PATH": os.path.dirname(os.path.dirname(python)) + "/lib",  # it may be built to look elsewhere
+        "PYTHONPATH": f"{ROOT}:{packages}",
+        "PATH": os.environ["PATH"],
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     os.execve(python, [python, "-m", "tests.sandbox.hosts", "there", action, argument], environ)
 
 
