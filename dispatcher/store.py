@@ -1,19 +1,32 @@
 """Where sessions live, and the merge: versioned, compare-and-set, exactly once per job.
 
-The Store protocol; the memory store is here, the Redis one (`redis_store`) keeps the same promises
-in one Lua script. `tests/queue/test_store.py` runs the same tests over both.
+Theory of operation. Each merge that changes anything is one more version of its session, and each
+variable remembers the version at which it last changed. A snapshot therefore needs one number, the
+newest version in it, to tell later what others changed since: those names, and no others, are
+looked at and sent, so that a merge costs what it changes and not what the session holds. A name
+that was deleted keeps its version.
+
+The Store protocol and the memory store are here; the Redis one (`redis_store`) keeps the same
+promises in one Lua script. `tests/queue/test_store.py` runs the same tests over both. Values are
+kept as JSON text in both: nobody who holds a value can change a stored one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from dispatcher.session import Session, Snapshot
+from sandbox.errors import InputError, MergeRejected, SessionNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dispatcher.session import Session, Snapshot
     from sandbox.delta import Delta
+
+Conflict = Literal["last_write_wins", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +43,8 @@ class Store(Protocol):
 
     def open(self, session: Session) -> Snapshot:
         """The session as stored. One the store does not know yet is created from `session`;
-        for one it knows, the stored variables and events win over those of `session`."""
+        for one it knows, the stored variables and events win over those of `session`.
+        """
 
     def read(self, session_id: str) -> Snapshot:
         """Raises SessionNotFound."""
@@ -45,3 +59,108 @@ class Store(Protocol):
     def delete(self, session_id: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+class MemoryStore:
+    """Sessions of this process, gone with it."""
+
+    def __init__(self, conflict: Conflict = "last_write_wins") -> None:
+        self._conflict = conflict
+        self._sessions: dict[str, _Kept] = {}
+        self._lock = threading.Lock()
+
+    def open(self, session: Session) -> Snapshot:
+        with self._lock:
+            kept = self._sessions.get(session.session_id)
+            if kept is None:
+                variables = {name: encode(name, value) for name, value in session.variables.items()}
+                events = [encode("events", event) for event in session.events]
+                kept = self._sessions[session.session_id] = _Kept(session, variables, events)
+            return snapshot(session, kept.variables, kept.events, kept.changed)
+
+    def read(self, session_id: str) -> Snapshot:
+        with self._lock:
+            kept = self._find(session_id)
+            return snapshot(kept.session, kept.variables, kept.events, kept.changed)
+
+    def commit(self, snapshot: Snapshot, key: str, delta: Delta) -> Commit:
+        session_id, since = snapshot.session.session_id, newest(snapshot)
+        texts = {name: encode(name, value) for name, value in delta.set.items()}
+        with self._lock:
+            kept = self._find(session_id)
+            fresh = key not in kept.merged
+            conflicts = tuple(name for name in delta.keys if fresh and kept.changed.get(name, 0) > since)
+            if conflicts and self._conflict == "reject":
+                raise MergeRejected(session_id, conflicts)
+            if fresh:
+                kept.merge(key, texts, delta.remove)
+            changes = {name: kept.variables.get(name) for name, version in kept.changed.items() if version > since}
+        return Commit(after(snapshot, changes), conflicts, fresh)
+
+    def delete(self, session_id: str) -> None:
+        with self._lock:
+            self._sessions.pop(session_id, None)
+
+    def close(self) -> None:
+        pass
+
+    def _find(self, session_id: str) -> _Kept:
+        kept = self._sessions.get(session_id)
+        if kept is None:
+            raise SessionNotFound(session_id)
+        return kept
+
+
+@dataclass(slots=True)
+class _Kept:
+    session: Session  # as it was created: who is talking
+    variables: dict[str, str]  # name -> JSON
+    events: list[str]
+    changed: dict[str, int] = field(default_factory=dict)  # name -> version
+    version: int = 0
+    merged: set[str] = field(default_factory=set)
+
+    def merge(self, key: str, texts: Mapping[str, str], remove: tuple[str, ...]) -> None:
+        self.merged.add(key)
+        if not texts and not remove:
+            return
+        self.version += 1
+        self.variables |= texts
+        for name in remove:
+            self.variables.pop(name, None)
+        self.changed |= dict.fromkeys((*texts, *remove), self.version)
+
+
+# -- what both stores share
+
+
+def encode(name: str, value: object) -> str:
+    """`value` as JSON. Raises InputError for what is not plain JSON."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"session {name}", f"not plain JSON: {error}") from error
+
+
+def snapshot(
+    session: Session, variables: Mapping[str, str | bytes], events: list[str] | list[bytes], changed: Mapping[str, int]
+) -> Snapshot:
+    """`session` with what is stored in place of its own variables and events."""
+    stored = {
+        "variables": {name: json.loads(text) for name, text in variables.items()},
+        "events": [json.loads(text) for text in events],
+    }
+    return Snapshot(session.model_copy(update=stored), dict(changed))
+
+
+def newest(snapshot: Snapshot) -> int:
+    """The session's version when the snapshot was taken: every version is still some variable's, since
+    the newest one always is.
+    """
+    return max(snapshot.versions.values(), default=0)
+
+
+def after(snapshot: Snapshot, changes: Mapping[str, str | bytes | None]) -> dict[str, Any]:
+    """The snapshot's variables with what changed since, as JSON by name; None = deleted."""
+    kept = {name: value for name, value in snapshot.session.variables.items() if changes.get(name, "") is not None}
+    return kept | {name: json.loads(text) for name, text in changes.items() if text is not None}

@@ -198,7 +198,7 @@ class Ledger:
 
     def workers(self, now: float) -> int:
         """How many are ready."""
-        return int(cast("int", self._client.zcount(wire.WORKERS, now, "+inf")))
+        return int(self._client.zcount(wire.WORKERS, now, "+inf"))
 
 
 def _ms(seconds: float) -> int:

@@ -19,14 +19,14 @@ A message's arguments are `(head, aside)`: an encoded Job, and whether its body 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from sandbox import codec
+from sandbox import broker, codec
 from sandbox.contract import CONTEXT_BYTES
 from sandbox.errors import ProtocolError, SettingsError
 
@@ -79,7 +79,8 @@ FrameKind = Literal["outcome", "call"]
 class Frame(NamedTuple):
     """One entry of an inbox. `payload` is an encoded Outcome or Call; `token` says where a call's
     Return is awaited. The id is beside the payload so that a payload that cannot be read still
-    ends the right wait."""
+    ends the right wait.
+    """
 
     kind: FrameKind
     job_id: str
@@ -115,7 +116,9 @@ def connect(url: str, **options: Any) -> redis.Redis:  # redis-py's own
 
 def celery_options(url: str) -> dict[str, Any]:
     """Celery's configuration, the same on both ends. Redelivery is the ledger's, so kombu's own
-    acknowledgement book (two more commands a job, an hour of visibility timeout) is off."""
+    acknowledgement book (two more commands a job, an hour of visibility timeout) is off.
+    """
+    broker.install()
     return {
         "broker_url": _parts(url).kombu,
         "broker_use_ssl": _parts(url).tls,
@@ -129,7 +132,7 @@ def celery_options(url: str) -> dict[str, Any]:
             "socket_connect_timeout": CONNECT_S,
             "socket_keepalive": True,
         },
-        "task_queues": [Queue(name, Exchange(""), routing_key=name) for name in QUEUES.values()],
+        "task_queues": [_queue(name) for name in QUEUES.values()],
         "task_create_missing_queues": False,
         "task_default_queue": QUEUES["interactive"],
         "task_serializer": "msgpack",
@@ -145,10 +148,15 @@ def celery_options(url: str) -> dict[str, Any]:
     }
 
 
+def _queue(name: str) -> Queue:
+    """Through the nameless exchange, which costs no look-up of bindings."""
+    return Queue(name, Exchange(""), routing_key=name)  # type: ignore[no-untyped-call]
+
+
 def shown(url: str) -> str:
-    """`url` without its password, for messages."""
+    """`url` without its password and its options, for messages."""
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+    return _spell(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, {})
 
 
 class _Parts(NamedTuple):
@@ -160,21 +168,30 @@ class _Parts(NamedTuple):
 def _parts(url: str) -> _Parts:
     """The one place that knows how the two libraries spell an address.
 
-    A Unix socket is `unix:///path?db=1` to redis-py and `redis+socket:///path?virtual_host=1` to
-    kombu. kombu does not check certificates unless told to; we tell it.
+    A Unix socket is `unix:///path?db=1` to redis-py and `SCHEME+socket:///path?virtual_host=1` to
+    kombu, where SCHEME picks its transport: ours. TLS is a scheme to the one and an option to the
+    other, which does not check certificates unless told to; we tell it.
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise SettingsError("pool", f"{shown(url)!r} is no address; it starts with {', '.join(SCHEMES)}")
     query = dict(parse_qsl(parts.query))
-    if parts.scheme in ("unix", "redis+socket"):
-        database = query.pop("virtual_host", query.pop("db", ""))
-        client = {**query, "db": database} if database else query
-        kombu = {**query, "virtual_host": database} if database else query
-        return _Parts(
-            urlunsplit(parts._replace(scheme="unix", query=urlencode(client))),
-            urlunsplit(parts._replace(scheme="redis+socket", query=urlencode(kombu))),
-            None,
-        )
-    tls = {"ssl_cert_reqs": "required"} if parts.scheme == "rediss" and "ssl_cert_reqs" not in query else None
-    return _Parts(url, url, tls)
+    if parts.scheme in ("redis", "rediss"):
+        tls = None
+        if parts.scheme == "rediss":
+            tls = {
+                "ssl_cert_reqs": "required",
+                **{name: query.pop(name) for name in [*query] if name.startswith("ssl_")},
+            }
+        return _Parts(url, _spell(broker.SCHEME, parts.netloc, parts.path, query), tls)
+    database = query.pop("virtual_host", query.pop("db", "0"))
+    return _Parts(
+        _spell("unix", parts.netloc, parts.path, {**query, "db": database}),
+        _spell(f"{broker.SCHEME}+socket", parts.netloc, parts.path, {**query, "virtual_host": database}),
+        None,
+    )
+
+
+def _spell(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> str:
+    """urlunsplit leaves out the slashes of a scheme it does not know."""
+    return f"{scheme}://{netloc}{path}{'?' if query else ''}{urlencode(query)}"

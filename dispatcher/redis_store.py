@@ -1,0 +1,191 @@
+"""Sessions in Redis or Valkey: five keys each, two scripts.
+
+    hookpool:session:{ID}:meta      hash: session, the JSON of who is talking; version
+    ...                  :vars      hash: name -> JSON
+    ...                  :changed   sorted set: name -> the version at which it last changed
+    ...                  :events    list of JSON
+    ...                  :merged    sorted set: key of a merge -> when; older ones than MERGED_S are dropped
+
+All five live `session_ttl_s` after they were last opened or merged. A script runs alone in the
+server and wholly or not at all, which is all the locking there is. Workers need no access to these
+keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from dispatcher.session import Session, Snapshot
+from dispatcher.store import Commit, after, encode, newest, snapshot
+from sandbox import wire
+from sandbox.errors import MergeRejected, PoolUnavailable, SessionNotFound
+
+if TYPE_CHECKING:
+    from sandbox.delta import Delta
+    from sandbox.settings import Settings
+
+MERGED_S = 24 * 3600
+"""How long a merge is remembered, in seconds: longer than any job can be delivered again."""
+
+PARTS = ("meta", "vars", "changed", "events", "merged")
+
+# KEYS the five. ARGV ttl [, session, count, name, value ..., event ...] to create a missing one.
+OPEN = """
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  if not ARGV[2] then return false end
+  redis.call('HSET', KEYS[1], 'session', ARGV[2], 'version', 0)
+  local first = 4 + 2 * tonumber(ARGV[3])
+  for i = 4, first - 1, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
+  for i = first, #ARGV do redis.call('RPUSH', KEYS[4], ARGV[i]) end
+end
+for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[1]) end
+return {
+  redis.call('HGET', KEYS[1], 'session'),
+  redis.call('HGETALL', KEYS[2]),
+  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'),
+  redis.call('LRANGE', KEYS[4], 0, -1)
+}
+"""
+
+# KEYS the five. ARGV ttl, merged ttl, key, newest version of the snapshot, policy,
+#      count of writes, name, value ..., removed name ...
+# Returns what happened, the conflicts, and name, value ... of what else changed since the snapshot.
+COMMIT = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return {'missing'} end
+local since = tonumber(ARGV[4])
+local first = 7 + 2 * tonumber(ARGV[6])
+local fresh = not redis.call('ZSCORE', KEYS[5], ARGV[3])
+local conflicts, own = {}, {}
+if fresh then
+  local function look(name)
+    local version = redis.call('ZSCORE', KEYS[3], name)
+    if version and tonumber(version) > since then table.insert(conflicts, name) end
+    own[name] = true
+  end
+  for i = 7, first - 1, 2 do look(ARGV[i]) end
+  for i = first, #ARGV do look(ARGV[i]) end
+  if #conflicts > 0 and ARGV[5] == 'reject' then return {'rejected', conflicts} end
+  if #ARGV > 6 then
+    local version = redis.call('HINCRBY', KEYS[1], 'version', 1)
+    for i = 7, first - 1, 2 do
+      redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+      redis.call('ZADD', KEYS[3], version, ARGV[i])
+    end
+    for i = first, #ARGV do
+      redis.call('HDEL', KEYS[2], ARGV[i])
+      redis.call('ZADD', KEYS[3], version, ARGV[i])
+    end
+  end
+  local now = tonumber(redis.call('TIME')[1])
+  redis.call('ZADD', KEYS[5], now, ARGV[3])
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - tonumber(ARGV[2]))
+end
+for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[1]) end
+local others = {}
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. since, '+inf')) do
+  if not own[name] then
+    table.insert(others, name)
+    table.insert(others, redis.call('HGET', KEYS[2], name))
+  end
+end
+return {fresh and 'merged' or 'known', conflicts, others}
+"""
+
+
+class RedisStore:
+    """Sessions at `url`. Safe to use from many threads; every method may raise PoolUnavailable."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self._where = wire.shown(url)
+        self._settings = settings
+        self._client = wire.connect(url)
+        self._open = self._client.register_script(OPEN)
+        self._commit = self._client.register_script(COMMIT)
+
+    def open(self, session: Session) -> Snapshot:
+        """One round trip for a session that is known, two for a new one."""
+        found = self._ask(self._open, session.session_id, [])
+        if found is None:
+            found = self._ask(self._open, session.session_id, _creation(session))
+        return _snapshot(session, found)
+
+    def read(self, session_id: str) -> Snapshot:
+        found = self._ask(self._open, session_id, [])
+        if found is None:
+            raise SessionNotFound(session_id)
+        return _snapshot(Session.model_validate_json(found[0]), found)
+
+    def commit(self, snapshot: Snapshot, key: str, delta: Delta) -> Commit:
+        """One round trip, whose cost is that of the delta and of what others changed meanwhile."""
+        session_id = snapshot.session.session_id
+        texts = {name: encode(name, value) for name, value in delta.set.items()}
+        writes = [word for name, text in texts.items() for word in (_bytes(name), text)]
+        words = [
+            MERGED_S,
+            key,
+            newest(snapshot),
+            self._settings.conflict,
+            len(texts),
+            *writes,
+            *map(_bytes, delta.remove),
+        ]
+        what, *rest = self._ask(self._commit, session_id, words)
+        if what == b"missing":
+            raise SessionNotFound(session_id)
+        conflicts = tuple(map(_text, rest[0]))
+        if what == b"rejected":
+            raise MergeRejected(session_id, conflicts)
+        changes: dict[str, str | bytes | None] = {_text(name): text for name, text in _pairs(rest[1])}
+        if what == b"merged":
+            changes |= texts | dict.fromkeys(delta.remove)
+        return Commit(after(snapshot, changes), conflicts, what == b"merged")
+
+    def delete(self, session_id: str) -> None:
+        self._ask(lambda keys, _: self._client.unlink(*keys), session_id, [])
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, script: Any, session_id: str, words: list[Any]) -> Any:
+        """The one place where redis-py's errors become ours."""
+        try:
+            return script([_key(session_id, part) for part in PARTS], [self._settings.session_ttl_s, *words])
+        except redis.RedisError as error:
+            raise PoolUnavailable(self._where, f"the session was not touched, or nobody knows: {error}") from error
+
+
+def _key(session_id: str, part: str) -> bytes:
+    return b"hookpool:session:{%b}:%b" % (_bytes(session_id), part.encode())
+
+
+def _creation(session: Session) -> list[Any]:
+    who = session.model_dump_json(exclude={"variables", "events"}, exclude_none=True)
+    variables = [word for name, value in session.variables.items() for word in (_bytes(name), encode(name, value))]
+    return [who, len(session.variables), *variables, *(encode("events", event) for event in session.events)]
+
+
+def _snapshot(session: Session, found: list[Any]) -> Snapshot:
+    _, variables, changed, events = found
+    return snapshot(
+        session,
+        {_text(name): text for name, text in _pairs(variables)},
+        events,
+        {_text(name): int(version) for name, version in _pairs(changed)},
+    )
+
+
+def _pairs(flat: list[Any]) -> zip[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+# Names are any Python text, lone surrogates included, as they are in JSON.
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")

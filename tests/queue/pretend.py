@@ -1,0 +1,67 @@
+"""A worker whose jail runs nothing: it does what a job's body says, in words.
+
+    echo ...        the body comes back as the reply
+    sleep S         that many seconds, or until cancelled
+    count PATH      a line is added to the file: how often it ran
+    call NAME       a tool call; its text is the reply
+    die             the worker kills itself, as the kernel would
+    raise           the jail has a bug
+    zygote          the jail says that no sandbox can be had
+
+Steps are separated by `;`. Run as `python pretend.py --pool URL ...`, like `python -m worker`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from sandbox.contract import Call, CallRecord, Job, Outcome, Status, Usage
+from sandbox.errors import ZygoteLost
+from sandbox.host import Host
+from sandbox.settings import Settings
+from worker.__main__ import main
+
+
+class Pretend:
+    """Stands where sandbox.jail.Jail does."""
+
+    tier = "pretend"
+    layers = ("nothing",)
+
+    def __init__(self, settings: Settings) -> None:
+        del settings
+
+    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
+        started = time.monotonic()
+        reply, calls = job.body, []
+        for number, step in enumerate(job.body.decode("utf-8", "replace").split(";")):
+            word, _, rest = step.strip().partition(" ")
+            if word == "sleep":
+                if (cancelled or threading.Event()).wait(float(rest)):
+                    return Outcome(job.id, Status.LOST, "cancelled")
+            elif word == "count":
+                with open(rest, "a", encoding="utf-8") as file:
+                    file.write(f"{time.time()}\n")
+            elif word == "call":
+                answer = host.call(Call(number, "tool", rest, b""))
+                reply = answer.text.encode() or answer.reason.encode()
+                calls.append(CallRecord("tool", rest, answer.status_code, 0.0))
+            elif word == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif word == "raise":
+                raise RuntimeError("a bug in the jail")
+            elif word == "zygote":
+                raise ZygoteLost("the fork server is gone")
+        usage = Usage(wall_ms=(time.monotonic() - started) * 1e3)
+        return Outcome(job.id, Status.OK, reply=reply, calls=tuple(calls), usage=usage, tier=self.tier)
+
+    def close(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(make_jail=Pretend))

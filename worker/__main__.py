@@ -1,0 +1,135 @@
+"""`python -m worker --pool URL`: one worker process, until SIGTERM.
+
+Exit status: 0 after SIGTERM, with what was running finished or handed back; 2 for a setting or an
+address that cannot be used; 3 when this host cannot isolate well enough, or no sandbox starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from sandbox.contract import Job, Limits, Status
+from sandbox.errors import HookpoolError, SettingsError, ZygoteLost
+from sandbox.host import Closed
+from sandbox.invocation import Invocation, Source
+from sandbox.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sandbox.settings import Settings
+    from worker.execute import Sandboxes
+
+USAGE = 2
+CANNOT_ISOLATE = 3
+
+PROBE = Invocation(
+    hook="before_agent_callback",
+    sources=(Source(name="probe.py", text="def before_agent_callback(callback_context):\n    return None\n"),),
+)
+"""What a worker runs before it says that it is ready: the smallest real job."""
+
+
+def jail_of(settings: Settings) -> Sandboxes:
+    """The real thing; tests give `main` another."""
+    from sandbox.jail import Jail
+
+    return Jail(settings)
+
+
+def main(argv: Sequence[str] | None = None, make_jail: Callable[[Settings], Sandboxes] = jail_of) -> int:
+    """The whole life of a worker. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m worker", description="Take jobs from a queue and run them.")
+    parser.add_argument("--pool", required=True, metavar="URL", help="redis://, rediss:// or unix:// address")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="jobs run at once (HOOKPOOL_CONCURRENCY)")
+    parser.add_argument("--name", help="of this worker, unique in its pool")
+    given = parser.parse_args(argv)
+    try:
+        settings = load(os.environ, concurrency=given.concurrency)
+        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        name = given.name or f"{socket.gethostname()}-{os.getpid()}"
+        return _work(given.pool, settings, name, make_jail)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except HookpoolError as error:
+        print(error, file=sys.stderr)
+        return CANNOT_ISOLATE
+
+
+def _work(url: str, settings: Settings, name: str, make_jail: Callable[[Settings], Sandboxes]) -> int:
+    # Celery is a third of a second of imports; the zygote takes as long, in another process. The
+    # jail starts on this thread: what it starts may be bound to the life of the thread.
+    imports = threading.Thread(target=_import_celery, name="hookpool-imports", daemon=True)
+    imports.start()
+    jail = make_jail(settings)
+    try:
+        probe(jail)
+        imports.join()
+        return _serve(url, settings, name, jail)
+    finally:
+        jail.close()
+
+
+def _import_celery() -> None:
+    import celery.apps.worker
+    import celery.concurrency.thread  # noqa: F401
+    import kombu.transport.redis  # noqa: F401
+
+    import worker.app  # noqa: F401
+
+
+def probe(jail: Sandboxes) -> None:
+    """One real launch. Raises ZygoteLost when it does not end well."""
+    job = Job(id="probe", body=PROBE.encode(), limits=Limits(wall_s=10, cpu_s=5), queued_at=time.time())
+    outcome = jail.run(job, Closed())
+    if outcome.status is not Status.OK:
+        raise ZygoteLost(f"the first sandbox ended with {outcome.status}: {outcome.detail}")
+
+
+def _serve(url: str, settings: Settings, name: str, jail: Sandboxes) -> int:
+    from celery import signals
+
+    from sandbox import wire
+    from worker import app
+
+    for noisy in ("celery.worker.strategy", "celery.app.trace"):  # they log each message twice
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    worker = app.Worker(wire.connect(url), jail, settings, name)
+    application = app.celery_app(url, worker)
+
+    def on_ready(**_: object) -> None:
+        worker.ready()
+
+    def on_shutdown(**_: object) -> None:
+        worker.shut(settings.grace_s)
+
+    signals.worker_ready.connect(on_ready)
+    signals.worker_shutting_down.connect(on_shutdown)
+    consumer = application.Worker(
+        pool="threads",
+        concurrency=settings.concurrency,
+        queues=list(wire.QUEUES.values()),
+        hostname=name,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        loglevel=settings.log_level,
+        quiet=True,
+    )
+    try:
+        consumer.start()
+    finally:
+        worker.close()
+    return int(consumer.exitcode or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""The worker: one Celery task, and a pulse that keeps what is running alive.
+
+Theory of operation. Celery brings messages, at most as many as there are threads, and each thread
+walks one job through `Worker.invoke`: read, claim, run, deliver, and only then acknowledge. Whether
+a message means a run is the ledger's decision (`sandbox.ledger`), so a message that comes twice is
+nothing special. One more thread, the pulse, hears of cancelled jobs, renews the leases of running
+ones, and says that this worker is there.
+
+No message kills a worker: what is no job is answered or dropped, and what goes wrong in a run is
+an outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import redis
+from celery import Celery
+
+from sandbox import wire
+from sandbox.contract import Outcome, Status
+from sandbox.errors import ProtocolError
+from sandbox.ledger import MAX_STARTS, WORKER_TTL_S, Ledger
+from worker.execute import Sandboxes, addressee, execute, read
+from worker.host import host_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sandbox.contract import Job
+    from sandbox.settings import Settings
+
+log = logging.getLogger("hookpool.worker")
+
+NOT_RUN = {
+    "once": "started before, and that worker is gone; retry at_most_once: it is not run again",
+    "spent": f"started {MAX_STARTS} times, and no worker survived it",
+}
+"""Claims that are answered without a run. After the others somebody else answers, or nobody waits."""
+
+NOBODY_WAITS = "nobody waits"
+HANDED_BACK = "handed back"
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A job in hand. `fate` is why its outcome is not wanted; '' while it is."""
+
+    job: Job
+    token: str
+    ttl_s: float
+    renew_until: float = 0.0  # monotonic; past it a jail that hangs loses the job
+    starts: int = 0
+    fate: str = ""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self, fate: str) -> None:
+        """Kill the sandbox."""
+        self.fate = self.fate or fate
+        self.cancelled.set()
+
+
+class Worker:
+    """Runs the jobs that messages name. Safe to use from many threads."""
+
+    def __init__(self, client: redis.Redis, jail: Sandboxes, settings: Settings, name: str) -> None:
+        self.name = name
+        self._client = client
+        self._jail = jail
+        self._settings = settings
+        self._ledger = Ledger(client)
+        self._running: dict[str, Run] = {}  # by token
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._ready = False
+        self._pulse = threading.Thread(target=self._beat, name="hookpool-pulse", daemon=True)
+        self._pulse.start()
+
+    def invoke(self, head: object, aside: bool) -> None:
+        """One message: an encoded job, whose body may be `aside`. Raises only what redis-py raises
+        before anything was run.
+        """
+        try:
+            job = read(head)
+        except ProtocolError as problem:
+            self._refuse(head, problem)
+            return
+        run = Run(job, f"{self.name}/{uuid.uuid4().hex}", _ttl_s(job))
+        verdict, run.starts = self._ledger.claim(
+            job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, once=job.retry == "at_most_once"
+        )
+        if verdict == "run":
+            outcome = self._run(run, aside)
+        elif verdict in NOT_RUN:
+            outcome = Outcome(job.id, Status.LOST, NOT_RUN[verdict])
+        else:
+            log.info("job=%s session=%s skipped: %s", job.id, job.session_id, verdict)
+            return
+        self._deliver(run, outcome)
+
+    def _run(self, run: Run, aside: bool) -> Outcome:
+        job = run.job
+        run.renew_until = time.monotonic() + job.limits.wall_s + self._settings.lease_s
+        with self._lock:
+            self._running[run.token] = run
+        try:
+            if aside:
+                body = self._ledger.body(job.id)
+                if body is None:
+                    return Outcome(job.id, Status.NOT_STARTED, "its body is gone from the queue's server")
+                job = replace(job, body=body)
+            host = host_for(self._client, job, run.over)
+            return execute(job, self._jail, host, self._settings.ceiling, time.time(), cancelled=run.cancelled)
+        except redis.RedisError as error:
+            return Outcome(job.id, Status.NOT_STARTED, f"its body could not be read: {error}")
+        finally:
+            run.over.set()
+            with self._lock:
+                del self._running[run.token]
+
+    def _deliver(self, run: Run, outcome: Outcome) -> None:
+        """The outcome into the inbox. A server that is away is waited for as long as a lease."""
+        job = run.job
+        if run.fate == HANDED_BACK and job.retry == "at_most_once":
+            outcome = replace(outcome, detail=f"its worker was shut down; {outcome.detail}")
+        elif run.fate:
+            log.info("job=%s session=%s stopped: %s", job.id, job.session_id, run.fate)
+            self._persist(lambda: self._ledger.release(job.id, run.token), job)
+            return
+        frame = wire.Frame("outcome", job.id, outcome.encode()).encode()
+        self._persist(lambda: self._ledger.finish(job.id, run.token, job.inbox, frame, ttl_s=run.ttl_s), job)
+        log.info(
+            "job=%s session=%s status=%s queue_ms=%.1f wall_ms=%.1f starts=%d",
+            job.id, job.session_id, outcome.status, outcome.usage.queue_ms, outcome.usage.wall_ms, run.starts,
+        )  # fmt: skip
+
+    def _persist(self, step: Any, job: Job) -> None:
+        until = time.monotonic() + self._settings.lease_s
+        while True:
+            try:
+                step()
+                return
+            except redis.RedisError as error:
+                if time.monotonic() > until:
+                    log.error("job=%s its outcome could not be delivered: %s", job.id, error)
+                    return
+                time.sleep(0.1)
+
+    def _refuse(self, head: object, problem: ProtocolError) -> None:
+        """A message that is no job: tell its sender if there is one, and never see it again."""
+        sender = addressee(head)
+        log.error("job=%s refused a message that is no job: %s", sender.id if sender else "?", problem)
+        if sender:
+            outcome = Outcome(sender.id, Status.PROTOCOL_ERROR, f"the worker cannot read this job: {problem}")
+            frame = wire.Frame("outcome", sender.id, outcome.encode()).encode()
+            token = f"{self.name}/refused"
+            self._ledger.finish(sender.id, token, sender.inbox, frame, ttl_s=wire.SLACK_S)
+
+    def ready(self) -> None:
+        """From now on this worker counts."""
+        self._ready = True
+        self._ledger.announce(self.name, time.time())
+
+    def shut(self, grace_s: float) -> None:
+        """What still runs after `grace_s` is handed back; returns at once."""
+        timer = threading.Timer(grace_s, self._hand_back)
+        timer.daemon = True
+        timer.start()
+
+    def _hand_back(self) -> None:
+        with self._lock:
+            running = list(self._running.values())
+        for run in running:
+            run.stop(HANDED_BACK)
+
+    def close(self) -> None:
+        """After the last job."""
+        self._closed.set()
+        if self._ready:
+            try:
+                self._ledger.depart(self.name)
+            except redis.RedisError:
+                log.info("not signed off: the server is away")
+
+    def _beat(self) -> None:
+        every = min(self._settings.lease_s, WORKER_TTL_S) / 3
+        due = 0.0
+        words = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        while not self._closed.is_set():
+            try:
+                if not words.subscribed:
+                    words.subscribe(wire.CANCEL_CHANNEL)
+                word = words.get_message(timeout=min(0.5, every))
+                if word is not None:
+                    self._cancel(bytes(word["data"]).decode("utf-8", "replace"))
+                if time.monotonic() >= due:
+                    self._renew()
+                    due = time.monotonic() + every
+            except redis.RedisError as error:
+                log.warning("no pulse: %s", error)
+                self._closed.wait(0.5)
+        words.close()
+
+    def _cancel(self, job_id: str) -> None:
+        with self._lock:
+            runs = [run for run in self._running.values() if run.job.id == job_id]
+        for run in runs:
+            run.stop(NOBODY_WAITS)
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            runs: Iterable[Run] = [run for run in self._running.values() if now < run.renew_until]
+        for run in runs:
+            answer = self._ledger.renew(
+                run.job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, starts=run.starts
+            )
+            if answer != "ok":
+                run.stop(answer)
+        if self._ready and not self._closed.is_set():
+            self._ledger.announce(self.name, time.time())
+
+
+def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
+    """The application with its one task."""
+    app = Celery("hookpool", set_as_current=False, fixups=[])
+    app.conf.update(wire.celery_options(url))
+
+    @app.task(name=wire.TASK, typing=False)  # type: ignore[untyped-decorator]
+    def invoke(head: object = None, aside: object = False, *_: object, **__: object) -> None:
+        worker.invoke(head, bool(aside))
+
+    return app
+
+
+def _ttl_s(job: Job) -> float:
+    """How long a job is remembered: past its deadline, whatever clock it was made by."""
+    left = job.deadline - time.time() if job.deadline else 24 * 3600.0
+    return max(left, job.limits.wall_s) + wire.SLACK_S
