@@ -86,6 +86,9 @@ class FunctionResponse(Model):
     will_continue: bool | None = None
 
 
+_PART_FIELDS = ("text", "function_call", "function_response", "inline_data")
+
+
 class Part(Model):
     """One piece of content: exactly one of its fields is set."""
 
@@ -96,7 +99,7 @@ class Part(Model):
 
     @model_validator(mode="after")
     def _only_one(self) -> Self:
-        filled = [name for name, value in self.__dict__.items() if value is not None]
+        filled = [name for name in _PART_FIELDS if self.__dict__[name] is not None]
         if len(filled) > 1:
             raise ValueError(f"a Part has exactly one field set; this one has {' and '.join(filled)}")
         return self
@@ -289,7 +292,7 @@ class CallbackContext(Model):
         return [part for event in self.events for part in event.parts()]
 
     def _last_run(self, is_theirs: Callable[[Event], bool]) -> list[Part]:
-        """Walk back from the newest event of theirs while events are theirs.
+        """Walk back from the newest event of theirs that has parts while events are theirs.
 
         The library's quirks: it starts at the newest event that has parts, whoever wrote it, and
         turns the parts inside each event around.
@@ -300,7 +303,7 @@ class CallbackContext(Model):
             theirs = is_theirs(event)
             if started and not theirs:
                 break
-            started = started or (theirs if self._conversation_order else bool(event.parts()))
+            started = started or (bool(event.parts()) and (theirs or not self._conversation_order))
             if started:
                 run.append(event)
         step = 1 if self._conversation_order else -1

@@ -32,6 +32,7 @@ from pydantic import ValidationError
 
 from sandbox import ces, codec, jsonable
 from sandbox.delta import Delta, diff
+from sandbox.errors import InputError
 from sandbox.guest import imports, source
 from sandbox.guest import names as names_of
 from sandbox.guest.blame import Fault, WrongPayload, WrongReturn, blame
@@ -105,13 +106,14 @@ class _Run:
         names = names_of.names(stage.fidelity, stage.context, stage.outside)
         modules = [source.module_for(one, i, names) for i, one in enumerate(invocation.sources)]
         wanted = stage.functions_wanted(invocation.entry)
+        any_function = stage.hook.any_function and not invocation.entry
         with imports.offered(stage.fidelity, names, modules):
             for one, module in zip(invocation.sources, modules, strict=True):
                 self.current = one
                 self._warn_of_typing_names(one)
                 source.show_lines(one)
                 source.execute(one, module)
-                function = source.find(one, module, wanted, any_function=stage.hook.any_function)
+                function = source.find(one, module, wanted, any_function=any_function)
                 value = _settled(self._call(stage, function, one))
                 stage.outside.check()
                 returned = stage.judge(value, function, one, self.warnings)
@@ -245,7 +247,9 @@ class Stage:
 
 def set_stage(invocation: Invocation, caller: Caller) -> Stage:
     """Objects from plain data. Raises InputError for a hook or argument that is missing or unknown."""
-    hook, dialect, fidelity = HOOKS[invocation.hook], DIALECTS[invocation.dialect], FIDELITIES[invocation.fidelity]
+    hook, dialect, fidelity = HOOKS.get(invocation.hook), DIALECTS[invocation.dialect], FIDELITIES[invocation.fidelity]
+    if hook is None:
+        raise InputError("hook", f"{invocation.hook!r} is none of {', '.join(HOOKS)}")
     hook.check(invocation.arguments, invocation.dialect)
     variables: dict[str, Any] = dict(invocation.context.get("variables") or {})
     variables.setdefault("_session", dict(names_of.SESSION))
