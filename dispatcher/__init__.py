@@ -1,0 +1,48 @@
+"""Hooks of sessions, run in sandboxes, merged exactly once. What an embedding program imports is here.
+
+    from dispatcher import Dispatcher, Embedded, MemoryStore, Session, read_source
+
+Names are looked up late: the command line starts without Celery where it does not need it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dispatcher.aio import AsyncDispatcher as AsyncDispatcher
+    from dispatcher.celery_transport import CeleryTransport as CeleryTransport
+    from dispatcher.code import read as read_source  # noqa: F401
+    from dispatcher.dispatcher import Dispatcher as Dispatcher
+    from dispatcher.dispatcher import Profile as Profile
+    from dispatcher.embedded import Embedded as Embedded
+    from dispatcher.redis_store import RedisStore as RedisStore
+    from dispatcher.session import Session as Session
+    from dispatcher.store import MemoryStore as MemoryStore
+    from dispatcher.transport import InProcess as InProcess
+    from dispatcher.verdict import Verdict as Verdict
+
+_WHERE = {
+    "AsyncDispatcher": ("aio", "AsyncDispatcher"),
+    "CeleryTransport": ("celery_transport", "CeleryTransport"),
+    "Dispatcher": ("dispatcher", "Dispatcher"),
+    "InProcess": ("transport", "InProcess"),
+    "MemoryStore": ("store", "MemoryStore"),
+    "Profile": ("dispatcher", "Profile"),
+    "RedisStore": ("redis_store", "RedisStore"),
+    "Session": ("session", "Session"),
+    "Verdict": ("verdict", "Verdict"),
+    "Embedded": ("embedded", "Embedded"),
+    "read_source": ("code", "read"),
+}
+
+__all__ = sorted(_WHERE)  # noqa: PLE0605  # the names above
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = _WHERE[name]
+    except KeyError:
+        raise AttributeError(f"module 'dispatcher' has no attribute {name!r}") from None
+    return getattr(import_module(f"dispatcher.{module}"), attribute)

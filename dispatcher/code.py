@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dispatcher import documents
 from sandbox.errors import CodeError
 from sandbox.invocation import Source
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 MAX_BYTES = 4 * 1024 * 1024
 """The largest source file found in public apps is 583 KB."""
 
 
-def read(path: Path) -> Source:
+def read(path: Path | str) -> Source:
     """The source in a file, named as given. Raises CodeError: missing, no file, not UTF-8, too large."""
-    return decode(str(path), documents.read_bytes(path, MAX_BYTES, CodeError))
+    return decode(str(path), documents.read_bytes(Path(path), MAX_BYTES, CodeError))
 
 
 def decode(name: str, data: bytes) -> Source:
