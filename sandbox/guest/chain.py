@@ -146,9 +146,7 @@ class _Run:
             answered_by = current.name
         if invocation and invocation.hook in HOOKS and HOOKS[invocation.hook].by_keyword:
             returned = tool_failure(info.type, info.message)
-        return Reply(
-            answered_by=answered_by, returned=returned, error=info, warnings=tuple(self.warnings)
-        ).encode()
+        return Reply(answered_by=answered_by, returned=returned, error=info, warnings=tuple(self.warnings)).encode()
 
 
 @dataclass(slots=True)
@@ -207,7 +205,9 @@ class Stage:
             raise WrongReturn(str(fault), one.name, source.code_of(function)) from None
         if hook.payload:
             _check_payloads(returned, "returned", one)
-        return returned if self.fidelity.integers or hook.returns not in {"dict", "JSON"} else jsonable.as_struct(returned)
+        return (
+            returned if self.fidelity.integers or hook.returns not in {"dict", "JSON"} else jsonable.as_struct(returned)
+        )
 
     def arguments_now(self) -> dict[str, Any]:
         """Every argument as it is now, as plain data. Raises WrongReturn or NotJson where that cannot be."""

@@ -282,7 +282,9 @@ def _body(row: FidelityRow, data: Any, json: Any) -> tuple[bytes | None, str]:
         return bytes(data), ""
     if isinstance(data, str):
         return data.encode(), ""
-    return urlencode([(name, value) for name, value in _pairs(data, "data")]).encode(), "application/x-www-form-urlencoded"
+    return urlencode(
+        [(name, value) for name, value in _pairs(data, "data")]
+    ).encode(), "application/x-www-form-urlencoded"
 
 
 def _basic(auth: Any) -> str:

@@ -129,12 +129,18 @@ def test_who_spoke():
 
 def test_what_a_part_has():
     part = ces.Part.from_function_call("f", {})
-    assert (part.has_function_call("f"), part.has_function_call("g"), part.has_function_response("f")) == (True, False, False)
+    assert (part.has_function_call("f"), part.has_function_call("g"), part.has_function_response("f")) == (
+        True,
+        False,
+        False,
+    )
     heard = ces.load(ces.Part, {"inlineData": {"data": "eA==", "transcript": "hello"}})
     assert (part.text_or_transcript(), heard.text_or_transcript()) == (None, "hello")
 
 
-@pytest.mark.parametrize(("status", "ok"), [(200, True), (302, True), (399, True), (400, False), (500, False), (0, False)])
+@pytest.mark.parametrize(
+    ("status", "ok"), [(200, True), (302, True), (399, True), (400, False), (500, False), (0, False)]
+)
 def test_a_response_is_ok_below_four_hundred(status, ok):
     response = ces.ExternalResponse(text='{"a": 1}', status_code=status, reason="why")
     assert (response.ok, response.json()) == (ok, {"a": 1})
@@ -149,6 +155,8 @@ def test_methods_are_text():
     assert [*ces.HttpMethod] == ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 
 
-@pytest.mark.parametrize(("role", "spoken"), [(None, "model"), ("agent", "model"), ("user", "user"), ("model", "model")])
+@pytest.mark.parametrize(
+    ("role", "spoken"), [(None, "model"), ("agent", "model"), ("user", "user"), ("model", "model")]
+)
 def test_content_without_a_role_or_of_the_agent_is_the_models(role, spoken):
     assert ces.spoken({"role": role, "parts": []}) == {"role": spoken, "parts": []}

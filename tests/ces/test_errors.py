@@ -28,8 +28,14 @@ KINDS = {  # statements -> type, a piece of the message
         "E",
         "<its text cannot be made: SystemExit>",
     ),
-    "class E(Exception):\n        def __str__(self): return 7\n    raise E": ("E", "<its text cannot be made: TypeError>"),
-    "class T(str): pass\n    class E(Exception):\n        def __str__(self): return T('sub')\n    raise E": ("E", "sub"),
+    "class E(Exception):\n        def __str__(self): return 7\n    raise E": (
+        "E",
+        "<its text cannot be made: TypeError>",
+    ),
+    "class T(str): pass\n    class E(Exception):\n        def __str__(self): return T('sub')\n    raise E": (
+        "E",
+        "sub",
+    ),
     "raise ValueError('\\ud800\\0')": ("ValueError", "\\ud800\0"),
     "class M(type):\n        __name__ = property(lambda s: 1/0)\n    class E(Exception, metaclass=M): pass\n    raise E('x')": (
         "E",
@@ -76,7 +82,12 @@ def test_causes_and_groups_are_in_the_traceback(bench):
         except KeyError as problem:
             raise ExceptionGroup("both", [ValueError("one"), TypeError("two")]) from problem
     """).error
-    for piece in ("KeyError: 'missing'", "The above exception was the direct cause", "ValueError: one", "TypeError: two"):
+    for piece in (
+        "KeyError: 'missing'",
+        "The above exception was the direct cause",
+        "ValueError: one",
+        "TypeError: two",
+    ):
         assert piece in error.traceback
     assert "chain.py" not in error.traceback
 
@@ -90,7 +101,11 @@ def test_megabytes_of_message_are_cut_and_said(bench):
 
 @pytest.mark.parametrize(
     ("code", "kind", "line"),
-    [("x = 1\ndef f(:\n", "SyntaxError", 2), ("if True:\nx = 1", "IndentationError", 2), ("x = '\0'", "SyntaxError", None)],
+    [
+        ("x = 1\ndef f(:\n", "SyntaxError", 2),
+        ("if True:\nx = 1", "IndentationError", 2),
+        ("x = '\0'", "SyntaxError", None),
+    ],
 )
 def test_a_syntax_error_has_its_file_and_line(bench, code, kind, line):
     error = bench.run("before_agent_callback", code).error

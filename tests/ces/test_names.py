@@ -102,7 +102,14 @@ def event(author, *texts):
     return {"author": author, "content": {"parts": [{"text": text} for text in texts]}}
 
 
-EVENTS = [event("user", "old"), event("bot", "a"), event("user", "b"), event("user", "c", "d"), event("bot", "e", "f"), event("user")]
+EVENTS = [
+    event("user", "old"),
+    event("bot", "a"),
+    event("user", "b"),
+    event("user", "c", "d"),
+    event("bot", "e", "f"),
+    event("user"),
+]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ TOOLS = ("lookup", "My Tool")
 
 
 def test_a_tool_is_called_with_one_dict_and_answers_with_its_result(bench):
-    reply = bench.before_agent("r = tools.lookup({'id': 7})\nv['r'] = [r.json(), r.status_code, r.ok, r.reason]", tools=TOOLS)
+    reply = bench.before_agent(
+        "r = tools.lookup({'id': 7})\nv['r'] = [r.json(), r.status_code, r.ok, r.reason]", tools=TOOLS
+    )
     assert reply.set == {"r": [{"result": {"id": 7}}, 200, True, ""]}
     assert bench.caller.calls == [("tool", "lookup", {"id": 7})]
 

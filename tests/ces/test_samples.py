@@ -140,7 +140,7 @@ SAMPLES = {
     ),
     "a payload alone": (
         "before_model_callback",
-        "def before_model_callback(c, r): return LlmResponse.from_parts(parts=[Part.from_json(data='{\"queue\": \"b\"}')])",
+        'def before_model_callback(c, r): return LlmResponse.from_parts(parts=[Part.from_json(data=\'{"queue": "b"}\')])',
         {"llm_request": {}},
         {},
         {"returned": {"content": {"parts": [PAYLOAD], "role": "model"}}},
@@ -189,7 +189,12 @@ SAMPLES = {
             if any("STOP" in (p.text or "").upper() for c in request.contents for p in c.parts or []):
                 return LlmResponse.from_parts([Part.from_text("stopped")])
         """,
-        {"llm_request": {"contents": [{"parts": [{"text": "stop it"}]}], "config": {"system_instruction": "Be brief."}}},
+        {
+            "llm_request": {
+                "contents": [{"parts": [{"text": "stop it"}]}],
+                "config": {"system_instruction": "Be brief."},
+            }
+        },
         {"dialect": "veadk"},
         {
             "returned": {"content": {"parts": [{"text": "stopped"}], "role": "model"}},

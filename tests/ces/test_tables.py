@@ -51,7 +51,11 @@ PARSED = {
         {"llmRequest": {"contents": [{"parts": [{"functionCall": {"name": "f"}}]}]}},
         {"llm_request": {"contents": [{"parts": [{"function_call": {"name": "f"}}]}], "config": {}}},
     ),
-    "snake_case keys": ("after_model_callback", {"llm_response": {"turn_complete": True}}, {"llm_response": {"turn_complete": True}}),
+    "snake_case keys": (
+        "after_model_callback",
+        {"llm_response": {"turn_complete": True}},
+        {"llm_response": {"turn_complete": True}},
+    ),
     "a tool by its name": (
         "before_tool_callback",
         {"tool": "lookup", "args": {"accountId": 1}},
@@ -67,17 +71,37 @@ def test_arguments_are_read_as_people_write_them(case):
 
 
 REFUSED = {
-    "unknown": ("before_model_callback", {"request": {}}, "arguments.request", "before_model_callback takes llm_request"),
+    "unknown": (
+        "before_model_callback",
+        {"request": {}},
+        "arguments.request",
+        "before_model_callback takes llm_request",
+    ),
     "none taken": ("before_agent_callback", {"x": 1}, "arguments.x", "takes no arguments"),
-    "missing": ("before_tool_callback", {"tool": "a"}, "argument input", "missing; before_tool_callback takes tool, input"),
+    "missing": (
+        "before_tool_callback",
+        {"tool": "a"},
+        "argument input",
+        "missing; before_tool_callback takes tool, input",
+    ),
     "wrong inside": (
         "before_model_callback",
         {"llmRequest": {"contents": [{"parts": [{"text": 5}]}]}},
         "arguments.llm_request.contents.0.parts.0.text",
         "valid string",
     ),
-    "no object": ("before_tool_callback", {"tool": "a", "input": [1]}, "arguments.input", "an object is needed, got list"),
-    "no text": ("after_tool_callback", {"tool": "a", "input": {}, "tool_response": {}, "error": 1}, "arguments.error", ""),
+    "no object": (
+        "before_tool_callback",
+        {"tool": "a", "input": [1]},
+        "arguments.input",
+        "an object is needed, got list",
+    ),
+    "no text": (
+        "after_tool_callback",
+        {"tool": "a", "input": {}, "tool_response": {}, "error": 1},
+        "arguments.error",
+        "",
+    ),
 }
 
 

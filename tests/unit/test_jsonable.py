@@ -9,20 +9,27 @@ from typing import NamedTuple
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox import ces
 from sandbox.delta import same
 from sandbox.jsonable import LEVELS, NotJson, TooLarge, as_struct, check_size, plain
 
+quickly = settings(max_examples=50, deadline=None)
+
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
     max_leaves=20,
 )
 
 
+@quickly
 @given(JSON)
 def test_json_values_come_through_as_they_are_and_as_copies(value):
     result = plain(value)
@@ -30,6 +37,7 @@ def test_json_values_come_through_as_they_are_and_as_copies(value):
     assert not isinstance(value, dict | list) or result is not value
 
 
+@quickly
 @given(JSON)
 def test_a_struct_has_no_ints_and_the_same_shape(value):
     assert as_struct(plain(value)) == json.loads(json.dumps(value), parse_int=float)
@@ -139,7 +147,9 @@ def test_the_deepest_value_allowed_is_carried():
     assert plain(nested(LEVELS)) == nested(LEVELS)
 
 
-@pytest.mark.parametrize(("value", "size"), [("x" * 262_143, 262_145), ("é" * 131_072, 262_146), (["ab"] * 60_000, 300_001)])
+@pytest.mark.parametrize(
+    ("value", "size"), [("x" * 262_143, 262_145), ("é" * 131_072, 262_146), (["ab"] * 60_000, 300_001)]
+)
 def test_a_variable_too_large_says_how_large(value, size):
     with pytest.raises(TooLarge) as raised:
         check_size("k", value)
