@@ -161,7 +161,7 @@ def of_examination(examined: Report) -> RenderableType:
     if examined.redis is not None:
         section("queue", [(examined.redis.startswith("reachable"), "redis", examined.redis)])
     host = f"python {examined.python} · kernel {examined.kernel} {examined.machine} · cgroup {examined.cgroup}"
-    verdict = f"tier {examined.tier or 'none'}, {examined.min_tier} is needed"
+    verdict = f"tier {examined.tier or 'none'} (at least {examined.min_tier} is needed)"
     headline = Text(f"{'✓' if examined.ok else '✗'} {verdict}", "bold green" if examined.ok else "bold red")
     return Group(headline, Padding(rows, (0, 0, 0, 1)), Text(host, "dim"))
 

@@ -94,7 +94,7 @@ def command(  # noqa: PLR0917  # click passes them by name
     Exit code: 0 status ok; 1 any other status; 2 wrong usage or unreadable input; 3 the pool failed.
     """  # noqa: D301  # click reads the backslash
     settings = sandbox_settings.load(os.environ)
-    sources = [code.read(Path(file)) for file in files]
+    sources = [code.read(file) for file in files]
     session = inputs.session(_document(context, "--context"))
     given = inputs.arguments(_document(arguments, "--arguments"), hook, dialect)
     from dispatcher.dispatcher import Dispatcher, Profile

@@ -1,11 +1,12 @@
 """The command line as a real process, for the tests that promise something about it."""
 
+import io
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def hookpool(*arguments: str, cwd: Path = ROOT, **environ: str) -> Ended:
     with start(*arguments, cwd=cwd, **environ) as process:
         out, err = process.communicate(timeout=90)
     return Ended(process.returncode, out, err)
+
+
+def inside(*arguments: str, cwd: Path = ROOT) -> Ended:
+    """The same in this process, where nothing of the promise needs another: for the many small mistakes."""
+    from dispatcher import cli
+
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(cwd), redirect_stdout(out), redirect_stderr(err):
+        code = cli._run(list(arguments))
+    return Ended(code, out.getvalue(), err.getvalue())
 
 
 @contextmanager

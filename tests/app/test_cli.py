@@ -7,7 +7,7 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
-from command import ENVIRON, ROOT, hookpool
+from command import ENVIRON, ROOT, hookpool, inside
 
 from dispatcher.cli import COMMANDS, cli
 
@@ -34,13 +34,13 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
 
 
 def test_without_a_command_the_help_is_shown_and_it_is_wrong_usage() -> None:
-    ended = hookpool()
+    ended = inside()
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("Usage: hookpool")
 
 
 def test_an_unknown_command_is_one_line() -> None:
-    ended = hookpool("deploy")
+    ended = inside("deploy")
     assert ended.code == 2
     assert ended.err == "hookpool: No such command 'deploy' (see hookpool --help)\n"
 

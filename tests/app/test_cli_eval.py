@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import AIRLINE, family, hookpool, start
+from command import AIRLINE, family, hookpool, inside, start
 
 CALLBACK = "def before_agent_callback(c):\n    print('hello')\n    c.variables['n'] = c.variables.get('n', 0) + 1\n"
 GOOD = "- {name: good, hook: before_agent_callback, callbacks: [cb.py], expect: {variables: {n: 1}, stdout: {matches: hell}}}\n"
@@ -93,14 +93,14 @@ def test_a_warning_of_the_loader_is_said_and_does_not_fail_the_run(folder: Path)
 )
 def test_a_mistake_in_a_case_file_is_exit_2_and_one_line(folder: Path, text: str, said: str) -> None:
     (folder / "cases.yaml").write_text(text + "\n")
-    ended = hookpool("eval", str(folder), "--pool", "inline")
+    ended = inside("eval", str(folder), "--pool", "inline")
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
     assert said in line
 
 
 def test_no_folder_is_exit_2(tmp_path: Path) -> None:
-    ended = hookpool("eval", str(tmp_path / "nowhere"))
+    ended = inside("eval", str(tmp_path / "nowhere"))
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == f"hookpool: {tmp_path}/nowhere: no such file or folder\n"
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import family, hookpool, start
+from command import family, hookpool, inside, start
 
 CALLBACK = """\
 def before_agent_callback(callback_context):
@@ -144,11 +144,16 @@ def test_a_mistake_is_exit_2_and_one_line_that_names_it(folder: Path, mistake: s
     (folder / "bad.json").write_text('{"variables": {},\n oops}')
     (folder / "odd.json").write_text('{\n"varables": {}}')
     arguments, said = MISTAKES[mistake]
-    ended = hookpool("run", "--hook", "before_agent_callback", *arguments, cwd=folder)
+    ended = inside("run", "--hook", "before_agent_callback", *arguments, cwd=folder)
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
     assert said in line
     assert line.startswith("hookpool")
+
+
+def test_a_mistake_is_the_same_in_a_process_of_its_own(folder: Path) -> None:
+    ended = hookpool("run", "--hook", "before_agent_callback", "--code", "nowhere.py", "--json", cwd=folder)
+    assert (ended.code, ended.out, ended.err) == (2, "", "hookpool: nowhere.py: no such file\n")
 
 
 def test_a_bad_setting_is_exit_2_and_names_the_variable(folder: Path) -> None:

@@ -168,7 +168,7 @@ def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
     )
     text = drawn(report.of_examination(examined))
     for said in (
-        "✓ tier B, B is needed",
+        "✓ tier B (at least B is needed)",
         "✓ seccomp",
         "✗ pivot_root",
         "Operation not permitted",
