@@ -92,12 +92,12 @@ def _rows(verdict: Verdict) -> Iterator[tuple[str, RenderableType]]:
     if verdict.error and verdict.error.traceback:
         yield "traceback", _quoted(verdict.error.traceback, "red")
     if verdict.answered_by:
-        yield "answered by", Text(verdict.answered_by)
+        yield "answered by", Text(visible(verdict.answered_by))
     if verdict.returned is not None or (verdict.ok and not verdict.answered_by):
         yield "returned", _value(verdict.returned)
     if verdict.ok and verdict.arguments:
         for name, value in verdict.arguments.items():
-            yield name, _value(value)
+            yield visible(name), _value(value)
     delta = verdict.state_delta
     if delta.set or delta.remove:
         yield "delta", _delta(delta)

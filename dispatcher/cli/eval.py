@@ -67,7 +67,7 @@ def command(path: Path, pool: str, workers: int, pattern: str | None, as_json: b
     settings = sandbox_settings.load(os.environ)
     suite = cases.load(path)
     for warning in suite.app.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(report.visible(f"warning: {warning}"), file=sys.stderr)
     chosen = [case for case in suite.cases if _matches(case, pattern)]
     if not chosen:
         raise InputError("--filter", f"none of the {len(suite.cases)} cases has {pattern!r} in its name")

@@ -82,9 +82,17 @@ def test_a_failed_verdict_shows_the_users_own_frames() -> None:
 
 @pytest.mark.parametrize("nasty", ["\x1b[2J\x1b[31mred", "\x07", "\x9b31m", "\r", "\u202etxt.exe", "\x00"])
 def test_control_characters_of_a_callback_are_spelt_out(nasty: str) -> None:
-    text = drawn(
-        report.of_verdict(FULL.model_copy(update={"stdout": f"[bold]{nasty}", "returned": nasty, "detail": nasty}))
+    claimed = ("returned", "detail", "answered_by", "stderr")  # each is the code's to choose
+    verdict = FULL.model_copy(
+        update={
+            "stdout": f"[bold]{nasty}",
+            "arguments": {nasty: nasty},
+            "warnings": [nasty],
+            "state_delta": StateDelta(set={nasty: nasty}, remove=[nasty]),
+            **dict.fromkeys(claimed, nasty),
+        }
     )
+    text = drawn(report.of_verdict(verdict))
     assert not any(character in text for character in "\x1b\x07\x9b\r\u202e\x00")
     assert "[bold]" in text
 
