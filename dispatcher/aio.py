@@ -35,10 +35,16 @@ class AsyncDispatcher:
         self.dispatcher = Dispatcher(transport, store, profile)
 
     async def run(
-        self, hook: str, session: Session, callbacks: Sequence[Source], host: Host = Closed(), **arguments: Any
+        self,
+        hook: str,
+        session: Session,
+        callbacks: Sequence[Source],
+        host: Host = Closed(),
+        entry: str = "",
+        **arguments: Any,
     ) -> Verdict:
         """As `Dispatcher.run`, with the same errors."""
-        prepared = await asyncio.to_thread(self.dispatcher.prepare, hook, session, callbacks, host, **arguments)
+        prepared = await asyncio.to_thread(self.dispatcher.prepare, hook, session, callbacks, host, entry, **arguments)
         outcome = await asyncio.wrap_future(await self._submit(prepared.job, host))
         return await asyncio.shield(asyncio.to_thread(self.dispatcher.settle, prepared, outcome))
 

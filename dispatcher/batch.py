@@ -8,7 +8,7 @@ little behind, and memory does not grow with the number of cases.
 from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -80,16 +80,8 @@ class _Running:
         profile = Profile(limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch")
         dispatcher = Dispatcher(transport, MemoryStore(), profile)
         host = case.host()
-        prepared = dispatcher.prepare(case.hook, case.session, case.sources, host, **case.arguments)
-        if case.entry:
-            prepared = _entering(prepared, case.entry)
+        prepared = dispatcher.prepare(case.hook, case.session, case.sources, host, case.entry, **case.arguments)
         return cls(case, dispatcher, prepared, transport.submit(prepared.job, host))
 
     def finish(self) -> Checked:
         return check(self.case, self.dispatcher.settle(self.prepared, self.future.result()))
-
-
-def _entering(prepared: Prepared, entry: str) -> Prepared:
-    """The same job, entered by a function of that name: a hook has its name by law, a tool by its app."""
-    invocation = prepared.invocation.model_copy(update={"entry": entry})
-    return replace(prepared, invocation=invocation, job=replace(prepared.job, body=invocation.encode()))

@@ -107,8 +107,8 @@ class CeleryTransport:
         """
         if self._closed.is_set():
             raise PoolUnavailable(self._where, "this transport is closed")
-        if len(job.body) > CONTEXT_BYTES:
-            raise InputError("context", f"{len(job.body)} bytes, at most {CONTEXT_BYTES} travel")
+        if len(job.cargo) > CONTEXT_BYTES:
+            raise InputError("context", f"{len(job.cargo)} bytes, at most {CONTEXT_BYTES} travel")
         job = replace(job, inbox=self.inbox)
         future: Future[Outcome] = Future()
         deadline = job.deadline or time.time() + self._settings.deadline_s
@@ -126,14 +126,15 @@ class CeleryTransport:
     def _publish(self, waiting: Waiting, limit: int) -> None:
         job = waiting.job
         queue = wire.QUEUES[job.lane]
-        aside = len(job.body) > self._settings.claim_bytes
+        cargo = job.cargo
+        aside = len(cargo) > self._settings.claim_bytes
         sending = "the job was not sent"
         try:
-            depth = self._ledger.admit(queue, job.id, job.body if aside else b"", limit=limit, ttl_s=waiting.ttl_s)
+            depth = self._ledger.admit(queue, job.id, cargo if aside else b"", limit=limit, ttl_s=waiting.ttl_s)
             if depth is not None:
                 raise PoolOverloaded(depth, limit, "HOOKPOOL_MAX_QUEUE_DEPTH")
             sending = "sending the job failed; it may still be run, its outcome is dropped"
-            head = replace(job, body=b"") if aside else job
+            head = job.laden(b"") if aside else job
             self._celery.send_task(
                 wire.TASK,
                 args=[head.encode(), aside],

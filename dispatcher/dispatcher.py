@@ -20,6 +20,7 @@ from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
 from sandbox.contract import CONTEXT_BYTES, Job, Limits
 from sandbox.errors import InputError
 from sandbox.host import Closed, Host
+from sandbox.invocation import Code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,24 +62,41 @@ class Dispatcher:
         self.profile = profile
 
     def run(
-        self, hook: str, session: Session, callbacks: Sequence[Source], host: Host = Closed(), **arguments: Any
+        self,
+        hook: str,
+        session: Session,
+        callbacks: Sequence[Source],
+        host: Host = Closed(),
+        entry: str = "",
+        **arguments: Any,
     ) -> Verdict:
         """Run `hook` over its `callbacks` (in order, one sandbox) and merge what it did.
 
         `session` names the session and says who is talking; its variables and events only matter
         when the store does not know the session yet. `host` answers the tool calls the code makes.
+        `entry` names the function of a Python tool; a hook's function has its name by law.
         `arguments` go by the documents' names (llm_request, llm_response, tool, input,
         tool_response), as plain data. Nothing is merged unless the verdict is ok.
 
         Raises InputError for an unknown hook or argument, SessionError when the merge cannot be
         done, PoolError when the machinery failed. A failure of the code is in the verdict.
         """
-        prepared = self.prepare(hook, session, callbacks, host, **arguments)
-        outcome = self.transport.submit(prepared.job, host).result()
+        prepared = self.prepare(hook, session, callbacks, host, entry, **arguments)
+        future = self.transport.submit(prepared.job, host)
+        try:
+            outcome = future.result()
+        finally:
+            future.cancel()  # only means something when the wait was broken off, by Ctrl-C say
         return self.settle(prepared, outcome)
 
     def prepare(
-        self, hook: str, session: Session, callbacks: Sequence[Source], host: Host = Closed(), **arguments: Any
+        self,
+        hook: str,
+        session: Session,
+        callbacks: Sequence[Source],
+        host: Host = Closed(),
+        entry: str = "",
+        **arguments: Any,
     ) -> Prepared:
         """Read the session and make the job."""
         snapshot = self.store.open(session)
@@ -86,18 +104,21 @@ class Dispatcher:
         invocation = invoke(
             hook,
             snapshot.session,
-            callbacks,
             arguments,
             dialect=profile.dialect,
             fidelity=profile.fidelity,
             tools=getattr(host, "names", ()),
+            entry=entry,
         )
-        body = invocation.encode()
-        if len(body) > CONTEXT_BYTES:
-            raise InputError("context", f"{len(body)} bytes with code and arguments, at most {CONTEXT_BYTES} travel")
+        if not callbacks:
+            raise InputError("code", f"{hook} needs at least one callback")
+        code, body = Code(sources=tuple(callbacks)).encode(), invocation.encode()
+        if (size := len(code) + len(body)) > CONTEXT_BYTES:
+            raise InputError("context", f"{size} bytes with code and arguments, at most {CONTEXT_BYTES} travel")
         now = time.time()
         job = Job(
             id=uuid.uuid4().hex,
+            code=code,
             body=body,
             limits=profile.limits,
             queued_at=now,
@@ -117,7 +138,9 @@ class Dispatcher:
             prepared.job.limits,
         )
         commit = self.store.commit(prepared.snapshot, prepared.job.id, delta_of(verdict))
-        changed_meanwhile = [f"variable {key!r} was changed meanwhile by another invocation; last write wins" for key in commit.conflicts]
+        changed_meanwhile = [
+            f"variable {key!r} was changed meanwhile by another invocation; last write wins" for key in commit.conflicts
+        ]
         return verdict.model_copy(
             update={"variables": dict(commit.variables), "warnings": [*verdict.warnings, *changed_meanwhile]}
         )

@@ -62,6 +62,7 @@ class Embedded:
         self._alive = {f"worker-{number + 1}" for number in range(workers)}
         self._directory = Path()
         self._keeper: subprocess.Popen[str] | None = None
+        self._listener: threading.Thread
         self._dead = ""  # who ended first, and how
         self._closing = False
 
@@ -99,7 +100,10 @@ class Embedded:
             start_new_session=True,
             env=self._environment(),
         )
-        threading.Thread(target=self._listen, args=(self._keeper,), name="hookpool-keeper", daemon=True).start()
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._keeper,), name="hookpool-keeper", daemon=True
+        )
+        self._listener.start()
 
     def _environment(self) -> dict[str, str]:
         """Ours, with these settings in place of its own, and our packages where Python looks."""
@@ -118,18 +122,19 @@ class Embedded:
         from sandbox import wire
         from sandbox.ledger import Ledger
 
-        ledger = Ledger(wire.connect(self.url))
         until = time.monotonic() + START_S
-        while True:
-            with contextlib.suppress(redis.RedisError):  # the server is not there yet
-                if ledger.workers(time.time()) >= self.workers:
-                    return
-            if self._dead:
-                raise PoolUnavailable("embedded pool", self._dead)
-            if time.monotonic() > until:
-                tails = "; ".join(f"{name}: {self._tail(name)}" for name in (keeper.SERVER, *sorted(self._alive)))
-                raise PoolUnavailable("embedded pool", f"not ready within {START_S:g} s; {tails}")
-            time.sleep(POLL_S)
+        with wire.connect(self.url) as client:
+            ledger = Ledger(client)
+            while True:
+                with contextlib.suppress(redis.RedisError):  # the server is not there yet
+                    if ledger.workers(time.time()) >= self.workers:
+                        return
+                if self._dead:
+                    raise PoolUnavailable("embedded pool", self._dead)
+                if time.monotonic() > until:
+                    tails = "; ".join(f"{name}: {self._tail(name)}" for name in (keeper.SERVER, *sorted(self._alive)))
+                    raise PoolUnavailable("embedded pool", f"not ready within {START_S:g} s; {tails}")
+                time.sleep(POLL_S)
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         """What the keeper says: somebody ended who should not have."""
@@ -172,6 +177,9 @@ class Embedded:
             except subprocess.TimeoutExpired:
                 process.kill()  # and with it all it started
                 process.wait()
+            self._listener.join()
+            assert process.stdout is not None
+            process.stdout.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
 

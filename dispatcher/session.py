@@ -13,10 +13,10 @@ from sandbox.contract import Outcome, Status
 from sandbox.delta import Delta
 from sandbox.errors import InputError, ProtocolError
 from sandbox.hooks import HOOKS
-from sandbox.invocation import Dialect, Fidelity, Invocation, Reply, Source
+from sandbox.invocation import Dialect, Fidelity, Invocation, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from sandbox.contract import Limits
 
@@ -58,7 +58,6 @@ class Snapshot:
 def invoke(
     hook: str,
     session: Session,
-    callbacks: Sequence[Source],
     arguments: Mapping[str, Any],
     *,
     dialect: Dialect,
@@ -66,18 +65,15 @@ def invoke(
     tools: Iterable[str] = (),
     entry: str = "",
 ) -> Invocation:
-    """The invocation of `hook` over `callbacks`. Raises InputError for a hook or argument that is unknown."""
+    """The invocation of `hook`. Raises InputError for a hook or argument that is unknown."""
     row = HOOKS.get(hook)
     if row is None:
         raise InputError("hook", f"{hook!r} is none of {', '.join(HOOKS)}")
-    if not callbacks:
-        raise InputError("code", f"{hook} needs at least one callback")
     allowed = row.argument_names(dialect)
     if unknown := [name for name in arguments if name not in allowed]:
         raise InputError(f"argument {unknown[0]}", f"{hook} takes {', '.join(allowed) or 'no arguments'}")
     return Invocation(
         hook=hook,
-        sources=tuple(callbacks),
         context=session.model_dump(exclude_none=True),
         arguments=dict(arguments),
         dialect=dialect,

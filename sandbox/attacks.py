@@ -28,6 +28,8 @@ def source(body: str) -> str:
 def _kept(body: str) -> list[str]:
     """The body's lines, with what it returns kept as a variable: a returned string is no Content."""
     return [
-        f"callback_context.variables['got'] = repr({line.removeprefix('return ')})" if line.startswith("return ") else line
+        f"callback_context.variables['got'] = repr({line.removeprefix('return ')})"
+        if line.startswith("return ")
+        else line
         for line in body.splitlines()
     ]

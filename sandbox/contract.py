@@ -5,8 +5,9 @@
     dispatcher --Return--> worker --Return--> guest
     dispatcher <--Outcome-- worker
 
-`Job.body` and `Outcome.reply` are opaque to the worker: only the dispatcher and the guest know
-what an invocation is, so a new hook, dialect or tool kind needs no new worker.
+`Job.code`, `Job.body` and `Outcome.reply` are opaque to the worker: only the dispatcher and the guest
+know what an invocation is, so a new hook, dialect or tool kind needs no new worker. The code is
+apart from the rest because it repeats: a waiting child can have compiled it already.
 
 Facts and claims are kept apart. `Outcome.status`, `usage`, `detail`, `calls` are what the
 supervisor saw from outside the sandbox; `Outcome.reply` is what the code inside claims.
@@ -28,7 +29,7 @@ PROTOCOL = 1
 
 MIB = 1024 * 1024
 CONTEXT_BYTES = 32 * MIB
-"""The largest Job.body; larger ones are refused before they are queued."""
+"""The largest Job.cargo; larger ones are refused before they are queued."""
 
 Retry = Literal["at_most_once", "at_least_once"]
 Lane = Literal["interactive", "batch"]
@@ -93,7 +94,9 @@ class Limits:
             raise SettingsError(f"limit {unknown[0]}", f"no such limit; there are {', '.join(LIMIT_NAMES)}")
         if "cpu_s" not in given and "wall_s" in given:
             given["cpu_s"] = min(cls().cpu_s, given["wall_s"] / 3)
-        whole = {name: int(value) if name in WHOLE_LIMITS and value == value // 1 else value for name, value in given.items()}
+        whole = {
+            name: int(value) if name in WHOLE_LIMITS and value == value // 1 else value for name, value in given.items()
+        }
         return cls(**whole)  # type: ignore[arg-type]  # checked in __post_init__
 
     def clamp(self, ceiling: Limits) -> Limits:
@@ -122,6 +125,7 @@ class Job:
     """One invocation on its way to a worker."""
 
     id: str  # also the idempotency key of the merge
+    code: bytes  # an encoded sandbox.invocation.Code; opaque to the worker
     body: bytes  # an encoded sandbox.invocation.Invocation; opaque to the worker
     limits: Limits = field(default_factory=Limits)
     inbox: str = ""  # where the Outcome and mid-run Calls go; '' when there is no queue
@@ -139,6 +143,25 @@ class Job:
     def decode(cls, data: bytes) -> Self:
         """Raises ProtocolError for anything that is not a Job of this protocol version."""
         return _load(cls, data, CONTEXT_BYTES + 64 * 1024)
+
+    @property
+    def cargo(self) -> bytes:
+        """Code and body as one: u32 length of the code, code, body."""
+        return len(self.code).to_bytes(4, "big") + self.code + self.body
+
+    def laden(self, cargo: bytes) -> Self:
+        """This job with code and body out of `cargo`; b'' takes them away. Raises ProtocolError."""
+        code, body = unload(cargo)
+        return replace(self, code=code, body=body)
+
+
+def unload(cargo: bytes) -> tuple[bytes, bytes]:
+    """Code and body. Raises ProtocolError where the length at the front cannot be right."""
+    start = 4
+    end = start + int.from_bytes(cargo[:start], "big")
+    if end > max(len(cargo), start):
+        raise ProtocolError(f"cargo: {end - start} bytes of code announced in {len(cargo)} bytes")
+    return cargo[start:end], cargo[end:]
 
 
 @_known_keys

@@ -18,7 +18,7 @@ from sandbox.contract import Job, Limits, Status
 from sandbox.errors import HookpoolError, ProtocolError
 from sandbox.guest.lockdown import LAYERS
 from sandbox.host import Closed
-from sandbox.invocation import Invocation, Reply, Source
+from sandbox.invocation import Code, Invocation, Reply, Source
 from sandbox.jail import Jail
 from sandbox.pool import TIERS
 from sandbox.zygote import CannotIsolate, Zygote
@@ -105,14 +105,17 @@ def _strongest(settings: Settings) -> tuple[Tier | None, dict[str, str], tuple[t
 def _layers(proof: tuple[tuple[str, ...], dict[str, str]]) -> tuple[LayerReport, ...]:
     held, missing = proof
     return tuple(
-        LayerReport(layer.name, layer.name in held, missing.get(layer.name, "" if layer.name in held else "not in this tier"))
+        LayerReport(
+            layer.name, layer.name in held, missing.get(layer.name, "" if layer.name in held else "not in this tier")
+        )
         for layer in LAYERS
     )
 
 
 def _attack(jail: Jail, name: str, body: str) -> AttackReport:
-    invocation = Invocation(hook="before_agent_callback", sources=(Source(name="attack.py", text=source(body)),))
-    job = Job(id=uuid.uuid4().hex, body=invocation.encode(), limits=Limits(wall_s=3, cpu_s=1))
+    code = Code(sources=(Source(name="attack.py", text=source(body)),))
+    invocation = Invocation(hook="before_agent_callback")
+    job = Job(uuid.uuid4().hex, code.encode(), invocation.encode(), limits=Limits(wall_s=3, cpu_s=1))
     outcome = jail.run(job, Closed())
     got, how = _got(outcome)
     return AttackReport(name, contained=got is None, detail=how if got is None else f"got {got[:80]}")

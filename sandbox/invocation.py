@@ -1,6 +1,6 @@
-"""What travels inside `Job.body` and `Outcome.reply`: only the dispatcher and the guest read it.
+"""What travels inside `Job.code`, `Job.body` and `Outcome.reply`: only the dispatcher and the guest read it.
 
-An Invocation is one hook with the callbacks attached to it; a Reply is what the code claims to
+Code is the callbacks, an Invocation is one hook to run over them; a Reply is what the code claims to
 have done. Everything in both is plain data in the runtime's own field names (snake_case;
 `Blob.data` is base64 text), so neither side needs the other's objects.
 """
@@ -44,11 +44,16 @@ class Source(BaseModel):
     text: str
 
 
+class Code(_Message):
+    """The callbacks of a hook, in the order in which they run."""
+
+    sources: tuple[Source, ...]
+
+
 class Invocation(_Message):
     """One hook, to be run over its callbacks in order, in one sandbox, on the same objects."""
 
     hook: str  # a key of hooks.HOOKS
-    sources: tuple[Source, ...]
     context: dict[str, Any] = {}  # CallbackContext fields: variables, events, user_content, ...
     arguments: dict[str, Any] = {}  # by the documents' names, without callback_context
     dialect: Dialect = "ces"

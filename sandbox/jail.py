@@ -22,7 +22,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from sandbox import codec
@@ -86,7 +86,10 @@ def conclude(facts: Facts, limits: Limits) -> tuple[Status, str]:
     if facts.reply is not None:
         return Status.OK, ""
     if facts.wants:
-        return Status.CALLBACK_ERROR, f"import {facts.wants} at the top of the file: it was too late after a tool or HTTP call"
+        return (
+            Status.CALLBACK_ERROR,
+            f"import {facts.wants} at the top of the file: it was too late after a tool or HTTP call",
+        )
     if facts.zygote_died:
         return Status.CRASHED, f"the fork server died after {facts.wall_s:.2f} s of running"
     if facts.hung_up:
@@ -146,10 +149,12 @@ class Jail:
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
         """Run `job`; never raises for what its code does. Raises ZygoteLost when no sandbox can be had.
 
-        Setting `cancelled` ends the run within a few polls. A body that mentions a heavy package goes
+        Setting `cancelled` ends the run within a few polls. Code that mentions a heavy package goes
         to a child that has it; one that turns out to want it, before any call was made, starts anew.
+        Limits above the settings' ceiling are cut to it.
         """
-        full = any(name in job.body for name in _MENTIONS)
+        job = replace(job, limits=job.limits.clamp(self._settings.ceiling))
+        full = any(name in job.code for name in _MENTIONS)
         run = self._run(job, host, cancelled, self._full_pool() if full else self._pool)
         if run.facts.wants and not run.calls_made:
             run = self._run(job, host, cancelled, self._full_pool())
@@ -158,7 +163,7 @@ class Jail:
     def _run(self, job: Job, host: Host, cancelled: threading.Event | None, pool: Pool) -> Run:
         """In one child; in another where it was killed between its hand-out and its beginning."""
         for _ in range(TRIES):
-            child = pool.take()
+            child = pool.take(job)
             try:
                 run = Run(child, job, host, cancelled, self._threads)
                 run.supervise()
@@ -221,7 +226,7 @@ class Run:
         self._host = host
         self._cancelled = cancelled
         self._threads = threads
-        self._outgoing = collections.deque([memoryview(codec.frame(b"J" + child.caps(job.limits) + job.body))])
+        self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
         self._answers: queue.SimpleQueue[tuple[Return, CallRecord]] = queue.SimpleQueue()
         self._wake = Wake()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from sandbox.contract import Tier
 
 # An attempt at one of these is not a mistake in a callback.
-FATAL = tuple("""
+FATAL = tuple(
+    """
     ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd
     bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register
     keyctl add_key request_key
@@ -33,10 +34,12 @@ FATAL = tuple("""
     kexec_load kexec_file_load init_module finit_module delete_module reboot iopl ioperm modify_ldt
     acct settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname syslog
     mknod mknodat personality vhangup
-""".split())
+""".split()
+)
 
 # Memory, time, identity, waiting, signals to itself, descriptors it has.
-PLAIN = tuple("""
+PLAIN = tuple(
+    """
     read write readv writev pread64 pwrite64 preadv pwritev lseek close dup dup2 dup3 fstat
     munmap mremap brk madvise mincore
     futex futex_wait futex_wake futex_waitv set_robust_list get_robust_list rseq membarrier set_tid_address
@@ -48,24 +51,31 @@ PLAIN = tuple("""
     getrlimit getrusage getpriority uname sysinfo getrandom getcpu arch_prctl
     poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
     pipe pipe2 eventfd eventfd2 shutdown getcwd
-""".split())
+""".split()
+)
 
 # Looking at files; what exists to be looked at is decided by mounts and landlock.
-LOOKING = tuple("""
+LOOKING = tuple(
+    """
     stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getdents64 chdir fchdir
     statfs fstatfs
-""".split())
+""".split()
+)
 
 # Changing files: only where there is a private tmp to change them in.
-CHANGING = tuple("""
+CHANGING = tuple(
+    """
     truncate ftruncate fallocate fsync fdatasync rename renameat renameat2 mkdir mkdirat rmdir unlink unlinkat
     symlink symlinkat link linkat chmod fchmod fchmodat umask utimensat futimesat copy_file_range sendfile
-""".split())
+""".split()
+)
 
 _PROT_EXEC = 4
 _THREAD = 0x00010D00  # CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_FILES = 0x10D00
 _THREAD_AND_NAMESPACES = _THREAD | 0x7E020000  # every CLONE_NEW... flag must be off
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000 | os.O_PATH  # O_TMPFILE's own bit
+_WRITING = (
+    os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000 | os.O_PATH
+)  # O_TMPFILE's own bit
 _FCNTL = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_SETFL)
 _IOCTL = (termios.TCGETS, termios.FIONREAD, termios.FIONBIO, termios.FIOCLEX, termios.FIONCLEX)
 _PRCTL = (15, 16, 0x53564D41)  # thread names; PR_SET_VMA, by which allocators name their memory

@@ -1,9 +1,10 @@
 """The one-shot pool: children that wait, locked down and warm, each to be used once.
 
 A thread of its own keeps `size` children waiting, so that fork and lockdown are off the latency
-path; when a burst empties the pool, a child is forked on demand. The same thread starts a new
-zygote when the old one died or has forked enough. A worn-out zygote lives on until its last child
-is done, and jobs never wait for the change: the new one is ready before it takes over.
+path; when a burst empties the pool, a child is forked on demand. It also keeps the `Shelf` of
+children that have compiled the code that comes again and again. And it starts a new zygote when
+the old one died or has forked enough: a worn-out zygote lives on until its last child is done, and
+jobs never wait for the change, because the new one is ready before it takes over.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import time
 from typing import TYPE_CHECKING
 
 from sandbox.errors import TierTooLow, ZygoteLost
+from sandbox.shelf import Shelf
 from sandbox.zygote import CannotIsolate, Child, Zygote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sandbox.contract import Tier
+    from sandbox.contract import Job, Tier
     from sandbox.settings import Settings
 
 log = logging.getLogger("hookpool.pool")
@@ -40,6 +42,8 @@ class Pool:
         self._size = settings.waiting
         self._wear = settings.zygote_jobs
         self._waiting: collections.deque[Child] = collections.deque()
+        self._shelf = Shelf(settings.warm_codes, settings.warm_age_s)
+        self.handed: collections.Counter[str] = collections.Counter()  # children by where they came from
         self._worn: list[Zygote] = []
         self._closing = False
         self._renewal: threading.Thread | None = None
@@ -56,14 +60,21 @@ class Pool:
         """The current one."""
         return self._zygote
 
-    def take(self) -> Child:
-        """A live child, locked down and silent. Raises ZygoteLost when none can be had in time."""
+    def take(self, job: Job) -> Child:
+        """A live child for `job`, locked down and silent. Raises ZygoteLost when none can be had in time."""
         until = time.monotonic() + RESTART_S
         try:
+            compiled = self._shelf.take(job)
+            if compiled is not None:
+                if compiled.fresh():
+                    self.handed["compiled"] += 1
+                    return compiled
+                compiled.close()
             while time.monotonic() < until:
                 with contextlib.suppress(IndexError):
                     child = self._waiting.popleft()
                     if child.fresh():
+                        self.handed["waiting"] += 1
                         return child
                     child.close()
                     continue
@@ -71,6 +82,7 @@ class Pool:
                     with contextlib.suppress(ZygoteLost):
                         child = self._zygote.fork()
                         if child.announce(ANNOUNCE_S):
+                            self.handed["forked"] += 1
                             return child
                         child.close()
                 self._back.clear()
@@ -87,8 +99,7 @@ class Pool:
         self._keeper.join()
         if self._renewal is not None:
             self._renewal.join()
-        while self._waiting:
-            self._waiting.popleft().close()
+        self._empty()
         for zygote in (self._zygote, *self._worn):
             zygote.close()
 
@@ -98,16 +109,34 @@ class Pool:
             self._wake.wait(1.0)
             self._wake.clear()
             self._renew()
-            with contextlib.suppress(ZygoteLost):
-                while not self._closing and self._zygote.alive and len(self._waiting) < self._size:
-                    child = self._zygote.fork()
-                    if not child.announce(ANNOUNCE_S):
-                        child.close()
-                        break
-                    self._waiting.append(child)
+            with contextlib.suppress(ZygoteLost, OSError):
+                self._fill()
+            self._shelf.sweep()
             for zygote in [z for z in self._worn if not z.alive or z.busy == 0]:
                 self._worn.remove(zygote)
                 zygote.close()
+
+    def _fill(self) -> None:
+        """First the children for any job, then one for each code that is wanted. Raises ZygoteLost, OSError."""
+        while not self._closing and self._zygote.alive:
+            job = None if len(self._waiting) < self._size else self._shelf.wanted()
+            if job is None and len(self._waiting) >= self._size:
+                return
+            child = self._zygote.fork()
+            if not child.announce(ANNOUNCE_S):
+                child.close()
+                return
+            if job is None:
+                self._waiting.append(child)
+            else:
+                child.warm(job)
+                self._shelf.put(job, child)
+
+    def _empty(self) -> None:
+        for _ in range(len(self._waiting)):
+            with contextlib.suppress(IndexError):
+                self._waiting.popleft().close()
+        self._shelf.clear()
 
     def _renew(self) -> None:
         """Start a new zygote, on a thread of its own, where the current one is dead or worn."""
@@ -128,9 +157,7 @@ class Pool:
             time.sleep(RETRY_S)
         else:
             self._zygote = fresh
-            for _ in range(len(self._waiting)):
-                with contextlib.suppress(IndexError):
-                    self._waiting.popleft().close()
+            self._empty()
             self._worn.append(current)
             self._back.set()
         self._wake.set()

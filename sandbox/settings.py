@@ -28,6 +28,10 @@ class Settings(BaseModel):
     min_tier: Tier = Field("B", description="weakest sandbox tier a worker starts with")
     force_tier: Tier | None = Field(None, description="use only this tier's layers, for tests")
     waiting: int = Field(2, ge=0, le=256, description="children kept pre-forked and locked down, per zygote")
+    warm_codes: int = Field(
+        4, ge=0, le=256, description="callbacks for which a child that compiled them is kept as well"
+    )
+    warm_age_s: float = Field(60.0, gt=0, description="how long one is kept for a callback that does not come again")
     zygote_jobs: int = Field(20_000, ge=1, description="invocations after which a zygote is replaced")
     concurrency: int = Field(2, ge=1, le=256, description="invocations a worker runs at once")
     max_wall_s: float = Field(600.0, gt=0, description="ceiling of the limit wall_s")
@@ -37,7 +41,9 @@ class Settings(BaseModel):
     max_reply_bytes: int = Field(16 * 1024 * 1024, gt=0, description="ceiling of the limit reply_bytes")
     max_calls: int = Field(1000, ge=0, description="ceiling of the limit calls")
     max_threads: int = Field(64, gt=0, description="ceiling of the limit threads")
-    lease_s: float = Field(30.0, gt=0, description="a worker's hold on a job, beyond its wall limit, before others may take it")
+    lease_s: float = Field(
+        30.0, gt=0, description="a worker's hold on a job, beyond its wall limit, before others may take it"
+    )
     deadline_s: float = Field(900.0, gt=0, description="from dispatch to verdict, the wait in the queue included")
     max_queue_depth: int = Field(10_000, ge=1, description="jobs waiting above which a dispatcher refuses")
     claim_bytes: int = Field(16 * 1024, ge=0, description="job bodies above this travel beside the message")

@@ -21,19 +21,20 @@ import sys
 import sysconfig
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from zoneinfo import TZPATH
 
 import msgpack
 
+from sandbox import codec
 from sandbox.errors import ZygoteLost
 from sandbox.guest.lockdown import CAPS, LOCKED, UIDS, WARM
 from sandbox.kernel.calls import receive_fds
 
 if TYPE_CHECKING:
-    from sandbox.contract import Limits, Tier
+    from sandbox.contract import Job, Limits, Tier
 
 START_S = 20.0
 """How long a zygote may take to be ready: seconds on a busy machine, the first compile included."""
@@ -93,8 +94,9 @@ class Child:
     pidfd: int = -1
     listener: int = -1
     pid: int = 0  # in this process's pid namespace
-    idle: Reading = Reading(0.0, 0, 0, 1)  # as it waits: limits count from here
+    idle: Reading = field(default_factory=lambda: Reading(0.0, 0, 0, 1))  # as it waits: limits count from here
     born: bool = False
+    code: bytes = b""  # what it compiled already
     _ended: threading.Event = field(default_factory=threading.Event)
     _waitstatus: int | None = None
 
@@ -123,7 +125,16 @@ class Child:
         poller.register(self.pidfd, select.POLLIN)
         return not poller.poll(0)
 
-    def caps(self, limits: Limits) -> bytes:
+    def order(self, job: Job) -> bytes:
+        """The frame that makes it run `job`; the code stays here where the child has it already."""
+        return b"J" + self._caps(job.limits) + (replace(job, code=b"") if self.code else job).cargo
+
+    def warm(self, job: Job) -> None:
+        """Let it compile the code of a job like `job`, under its limits. Raises OSError when it is gone."""
+        self.channel.sendall(codec.frame(b"P" + self._caps(job.limits) + job.code))
+        self.code = job.code
+
+    def _caps(self, limits: Limits) -> bytes:
         """The rlimits that depend on the job, for the child to set on itself before it reads the code.
 
         Address space counts what is mapped already, and a stack for each thread, on top of the

@@ -13,12 +13,13 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 from sandbox.contract import Job, Limits, Status
 from sandbox.errors import HookpoolError, SettingsError, ZygoteLost
 from sandbox.host import Closed
-from sandbox.invocation import Invocation, Source
+from sandbox.invocation import Code, Invocation, Source
 from sandbox.settings import load
 
 if TYPE_CHECKING:
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
 USAGE = 2
 CANNOT_ISOLATE = 3
 
-PROBE = Invocation(
-    hook="before_agent_callback",
-    sources=(Source(name="probe.py", text="def before_agent_callback(callback_context):\n    return None\n"),),
-)
+PROBE = Code(sources=(Source(name="probe.py", text="def before_agent_callback(callback_context):\n    return None\n"),))
 """What a worker runs before it says that it is ready: the smallest real job."""
 
 
@@ -88,7 +86,13 @@ def _import_celery() -> None:
 
 def probe(jail: Sandboxes) -> None:
     """One real launch. Raises ZygoteLost when it does not end well."""
-    job = Job(id="probe", body=PROBE.encode(), limits=Limits(wall_s=10, cpu_s=5), queued_at=time.time())
+    job = Job(
+        "probe",
+        PROBE.encode(),
+        Invocation(hook="before_agent_callback").encode(),
+        limits=Limits(wall_s=10, cpu_s=5),
+        queued_at=time.time(),
+    )
     outcome = jail.run(job, Closed())
     if outcome.status is not Status.OK:
         raise ZygoteLost(f"the first sandbox ended with {outcome.status}: {outcome.detail}")
@@ -96,12 +100,14 @@ def probe(jail: Sandboxes) -> None:
 
 def _serve(url: str, settings: Settings, name: str, jail: Sandboxes) -> int:
     from celery import signals
+    from celery.platforms import SecurityWarning
 
     from sandbox import wire
     from worker import app
 
     for noisy in ("celery.worker.strategy", "celery.app.trace"):  # they log each message twice
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=SecurityWarning)  # root is what the jail may need, pickle is off
     worker = app.Worker(wire.connect(url), jail, settings, name)
     application = app.celery_app(url, worker)
 

@@ -13,6 +13,7 @@ an outcome.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from celery import Celery
+from kombu.asynchronous import get_event_loop
 
 from sandbox import wire
 from sandbox.contract import Outcome, Status
@@ -42,6 +44,8 @@ NOT_RUN = {
     "spent": f"started {MAX_STARTS} times, and no worker survived it",
 }
 """Claims that are answered without a run. After the others somebody else answers, or nobody waits."""
+
+LISTEN_S = 0.2  # for a cancelled job, before the pulse looks at anything else
 
 NOBODY_WAITS = "nobody waits"
 HANDED_BACK = "handed back"
@@ -79,6 +83,8 @@ class Worker:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._ready = False
+        self._shut_at = math.inf
+        self._leaving = False
         self._pulse = threading.Thread(target=self._beat, name="hookpool-pulse", daemon=True)
         self._pulse.start()
 
@@ -111,13 +117,13 @@ class Worker:
             self._running[run.token] = run
         try:
             if aside:
-                body = self._ledger.body(job.id)
-                if body is None:
+                cargo = self._ledger.body(job.id)
+                if cargo is None:
                     return Outcome(job.id, Status.NOT_STARTED, "its body is gone from the queue's server")
-                job = replace(job, body=body)
+                job = job.laden(cargo)
             host = host_for(self._client, job, run.over)
             return execute(job, self._jail, host, self._settings.ceiling, time.time(), cancelled=run.cancelled)
-        except redis.RedisError as error:
+        except (redis.RedisError, ProtocolError) as error:
             return Outcome(job.id, Status.NOT_STARTED, f"its body could not be read: {error}")
         finally:
             run.over.set()
@@ -168,12 +174,17 @@ class Worker:
         self._ledger.announce(self.name, time.time())
 
     def shut(self, grace_s: float) -> None:
-        """What still runs after `grace_s` is handed back; returns at once."""
-        timer = threading.Timer(grace_s, self._hand_back)
-        timer.daemon = True
-        timer.start()
+        """What still runs after `grace_s` is handed back. Safe in a signal handler: the pulse does it."""
+        self._shut_at = time.monotonic() + grace_s
 
-    def _hand_back(self) -> None:
+    def _leave(self) -> None:
+        if not self._leaving:
+            self._leaving = True
+            # Celery looks at its order to stop when its loop turns, up to a second later: turn it.
+            if (loop := get_event_loop()) is not None:
+                loop.call_soon(lambda: None)  # type: ignore[no-untyped-call]
+        if time.monotonic() < self._shut_at:
+            return
         with self._lock:
             running = list(self._running.values())
         for run in running:
@@ -196,9 +207,11 @@ class Worker:
             try:
                 if not words.subscribed:
                     words.subscribe(wire.CANCEL_CHANNEL)
-                word = words.get_message(timeout=min(0.5, every))
+                word = words.get_message(timeout=min(LISTEN_S, every))
                 if word is not None:
                     self._cancel(bytes(word["data"]).decode("utf-8", "replace"))
+                if self._shut_at < math.inf:
+                    self._leave()
                 if time.monotonic() >= due:
                     self._renew()
                     due = time.monotonic() + every

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from dispatcher.transport import Transport
-    from sandbox.contract import Job, Outcome
-    from sandbox.host import Host
     from sandbox.settings import Settings
 
 SCHEMES = ("redis", "rediss", "redis+socket", "unix")
@@ -70,19 +67,8 @@ def _inline(settings: Settings, workers: int) -> Iterator[Pool]:
     from dispatcher.transport import InProcess
     from sandbox.jail import Jail
 
-    ending = Event()
-
-    class Interruptible(Jail):
-        """Ends what it runs when the command ends: Ctrl-C must not wait for a callback that sleeps."""
-
-        def run(self, job: Job, host: Host, cancelled: Event | None = None) -> Outcome:
-            return super().run(job, host, cancelled or ending)
-
-    with InProcess(Interruptible(settings), workers) as transport:
-        try:
-            yield Pool(transport, "in this process", workers)
-        finally:
-            ending.set()
+    with InProcess(Jail(settings), workers) as transport:
+        yield Pool(transport, "in this process", workers)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import inspect
 import json
 import marshal
@@ -39,7 +40,7 @@ from sandbox.guest.blame import Fault, WrongPayload, WrongReturn, blame
 from sandbox.guest.outside import Outside
 from sandbox.guest.tool import keywords
 from sandbox.hooks import DIALECTS, FIDELITIES, HOOKS, tool_failure
-from sandbox.invocation import ErrorInfo, Invocation, Reply
+from sandbox.invocation import Code, ErrorInfo, Invocation, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,13 +60,13 @@ _LAST_WORDS_OF_MEMORY = Reply(error=ErrorInfo(type="MemoryError", message=_NO_TE
 _NO_ANSWER = object()
 
 
-def run_chain(body: bytes, caller: Caller) -> bytes:
-    """Run an encoded Invocation; the encoded Reply. Never raises for anything the code does."""
+def run_chain(code: bytes, body: bytes, caller: Caller) -> bytes:
+    """Run an encoded Invocation over an encoded Code; the encoded Reply. Never raises for anything the code does."""
     run = _Run()
     try:
         if not _RESERVE:
             _RESERVE.append(bytes(RESERVE_BYTES))
-        return run.reply(body, caller).encode()
+        return run.reply(code, body, caller).encode()
     except BaseException as raised:
         error = raised
     try:
@@ -78,16 +79,35 @@ def run_chain(body: bytes, caller: Caller) -> bytes:
         return _LAST_WORDS_OF_MEMORY if isinstance(error, MemoryError) else _LAST_WORDS
 
 
+def compile_early(code: bytes) -> None:
+    """Compile an encoded Code before its job is there. What cannot be compiled fails when it runs."""
+    for one in decoded(code):
+        with contextlib.suppress(Exception):
+            source.compiled(one)
+
+
+def decoded(code: bytes) -> tuple[Source, ...]:
+    """The sources, from the one decoding a process does of the same bytes. Raises ProtocolError."""
+    if code not in _DECODED:
+        _DECODED[code] = Code.decode(code).sources
+    return _DECODED[code]
+
+
+_DECODED: dict[bytes, tuple[Source, ...]] = {}
+
+
 class _Run:
     """What must be known when it goes wrong: which callback was running, and the warnings so far."""
 
     def __init__(self) -> None:
         self.invocation: Invocation | None = None
+        self.sources: tuple[Source, ...] = ()
         self.current: Source | None = None
         self.warnings: list[str] = []
 
-    def reply(self, body: bytes, caller: Caller) -> Reply:
+    def reply(self, code: bytes, body: bytes, caller: Caller) -> Reply:
         invocation = self.invocation = Invocation.decode(body)
+        self.sources = decoded(code)
         stage = set_stage(invocation, caller)
         answered_by, returned = self._chain(invocation, stage)
         sys.setrecursionlimit(_FRAMES)  # the code may have left it too low for what follows
@@ -104,11 +124,11 @@ class _Run:
 
     def _chain(self, invocation: Invocation, stage: Stage) -> tuple[str | None, Any]:
         names = names_of.names(stage.fidelity, stage.context, stage.outside)
-        modules = [source.module_for(one, i, names) for i, one in enumerate(invocation.sources)]
+        modules = [source.module_for(one, i, names) for i, one in enumerate(self.sources)]
         wanted = stage.functions_wanted(invocation.entry)
         any_function = stage.hook.any_function and not invocation.entry
         with imports.offered(stage.fidelity, names, modules):
-            for one, module in zip(invocation.sources, modules, strict=True):
+            for one, module in zip(self.sources, modules, strict=True):
                 self.current = one
                 self._warn_of_typing_names(one)
                 source.show_lines(one)
@@ -138,7 +158,7 @@ class _Run:
         """The reply for `error`: what it says and where, nothing of what was done before."""
         sys.setrecursionlimit(_FRAMES)
         invocation, current = self.invocation, self.current
-        files = {one.name for one in invocation.sources} if invocation else set()
+        files = {one.name for one in self.sources}
         info = blame(error, files, current.name if current else None)
         answered_by, returned = None, None
         raised = isinstance(error, Exception) and not isinstance(error, Fault)

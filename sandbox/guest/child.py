@@ -14,9 +14,9 @@ import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sandbox import codec
-from sandbox.contract import CONTEXT_BYTES, Call, Return
+from sandbox.contract import CONTEXT_BYTES, Call, Return, unload
 from sandbox.guest import chain, imports, lockdown
-from sandbox.invocation import Invocation, Source
+from sandbox.invocation import Code, Invocation, Source
 
 if TYPE_CHECKING:
     from sandbox.contract import CallKind
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
-_BODY = 1 + lockdown.CAPS.size  # where the body starts in a job frame
 
-WARM = Invocation(
+_WARM_CODE = Code(
+    sources=(
+        Source(name="warm", text="def before_agent_callback(callback_context):\n    callback_context.state['a'] = 1\n"),
+    )
+).encode()
+_WARM_BODY = Invocation(
     hook="before_agent_callback",
-    sources=(Source(name="warm", text="def before_agent_callback(callback_context):\n    callback_context.variables['a'] = 1\n"),),
     context={"variables": {}, "events": [], "session_id": "", "agent_name": "", "invocation_id": ""},
 ).encode()
 """Run once in every waiting child: the pages it touches are private before the job comes."""
@@ -46,12 +49,11 @@ def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
         streams = _prepare(wire)
         sys.meta_path.insert(0, _Elsewhere(wire, elsewhere))
         os.write(lockdown.CHANNEL, lockdown.WARM)
-        job = wire.receive()
-        if job[:1] == b"J":
-            wire.send(b"B", b"")
-            own_uid = any(layer.name == "own_uid" for layer in seat.plan.layers)
-            _limit_threads(lockdown.cap(job[1:_BODY], own_uid=own_uid))
-            reply = chain.run_chain(job[_BODY:], wire)
+        code = b""
+        while (frame := wire.receive())[:1] == b"P":
+            code = _early(frame[1:], seat)
+        if frame[:1] == b"J":
+            reply = _run(frame[1:], seat, code, wire)
             for stream in streams:  # ours, whatever the code put in their place
                 stream.flush()
             wire.send(b"R", reply)
@@ -64,7 +66,7 @@ def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
 def _prepare(wire: Channel) -> tuple[io.TextIOWrapper, ...]:
     """Undo what a fork shares and two invocations must not; touch the pages a job will. The standard streams."""
     imports.close_doors()
-    chain.run_chain(WARM, _Nobody())
+    chain.run_chain(_WARM_CODE, _WARM_BODY, _Nobody())
     gc.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -81,6 +83,28 @@ def _prepare(wire: Channel) -> tuple[io.TextIOWrapper, ...]:
     sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
     return out, err
+
+
+def _early(order: bytes, seat: Seat) -> bytes:
+    """Compile code whose job is yet to come, under that job's limits. The code."""
+    code = order[lockdown.CAPS.size :]
+    _cap(order, seat)
+    chain.compile_early(code)
+    return code
+
+
+def _run(order: bytes, seat: Seat, code: bytes, wire: Channel) -> bytes:
+    """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
+    wire.send(b"B", b"")
+    sent, body = unload(order[lockdown.CAPS.size :])
+    if not code:
+        _cap(order, seat)
+    return chain.run_chain(code or sent, body, wire)
+
+
+def _cap(order: bytes, seat: Seat) -> None:
+    own_uid = any(layer.name == "own_uid" for layer in seat.plan.layers)
+    _limit_threads(lockdown.cap(order[: lockdown.CAPS.size], own_uid=own_uid))
 
 
 def _limit_threads(most: int) -> None:

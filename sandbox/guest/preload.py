@@ -12,7 +12,8 @@ import os
 import sys
 import sysconfig
 
-COMMON = tuple("""
+COMMON = tuple(
+    """
     abc ast asyncio base64 bisect calendar cmath collections colorsys concurrent.futures concurrent.futures.thread
     contextlib contextvars copy copyreg csv ctypes dataclasses datetime decimal difflib email.utils enum fnmatch
     fractions functools getpass gettext glob hashlib heapq hmac html html.entities html.parser http http.client
@@ -24,15 +25,35 @@ COMMON = tuple("""
     encodings.idna encodings.utf_8 encodings.utf_16 encodings.utf_32 encodings.latin_1 encodings.ascii
     encodings.cp1252 encodings.unicode_escape encodings.raw_unicode_escape encodings.punycode encodings.utf_8_sig
     json.decoder json.encoder json.scanner
-""".split())
+""".split()
+)
 
 # Extension modules nobody calls back into: terminals, desktops, databases of the host, CPython's own tests.
-UNWANTED = ("_test", "_xx", "xx", "_tkinter", "_ctypes_test", "readline", "_curses", "_gdbm", "_dbm", "nis", "ossaudiodev")
+UNWANTED = (
+    "_test",
+    "_xx",
+    "xx",
+    "_tkinter",
+    "_ctypes_test",
+    "readline",
+    "_curses",
+    "_gdbm",
+    "_dbm",
+    "nis",
+    "ossaudiodev",
+)
 
 # Parts of heavy packages with extension modules of their own that are imported late.
 _SUBMODULES = {
     "numpy": ("fft", "linalg", "random", "polynomial", "ma", "testing"),
-    "google.protobuf": ("message", "descriptor_pb2", "json_format", "struct_pb2", "timestamp_pb2", "internal.python_message"),
+    "google.protobuf": (
+        "message",
+        "descriptor_pb2",
+        "json_format",
+        "struct_pb2",
+        "timestamp_pb2",
+        "internal.python_message",
+    ),
 }
 
 

@@ -25,7 +25,12 @@ _TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract unix sockets, signals
 
 # What each ABI can handle, cumulatively (linux/landlock.h, Documentation/userspace-api/landlock.rst).
-_FILES_BY_ABI = {1: 0x1FFF, 2: 0x1FFF | _REFER, 3: 0x1FFF | _REFER | _TRUNCATE, 5: 0x1FFF | _REFER | _TRUNCATE | _IOCTL_DEV}
+_FILES_BY_ABI = {
+    1: 0x1FFF,
+    2: 0x1FFF | _REFER,
+    3: 0x1FFF | _REFER | _TRUNCATE,
+    5: 0x1FFF | _REFER | _TRUNCATE | _IOCTL_DEV,
+}
 _TCP_ABI, _SCOPE_ABI = 4, 6
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from sandbox.contract import Return
 from sandbox.guest.chain import run_chain
-from sandbox.invocation import Invocation, Reply, Source
+from sandbox.invocation import Code, Invocation, Reply, Source
 
 Answer = Return | Callable[[dict[str, Any]], Return]
 
@@ -66,16 +66,18 @@ class Bench:
         **more: Any,
     ) -> Reply:
         """Run `hook` over `codes`, whose files are first.py, second.py, third.py."""
-        invocation = Invocation(
-            hook=hook,
+        sources = Code(
             sources=tuple(
                 Source(name=name, text=textwrap.dedent(code)) for name, code in zip(files, codes, strict=False)
-            ),
+            )
+        )
+        invocation = Invocation(
+            hook=hook,
             context={**(context or {}), "variables": variables or {}},
             arguments=ARGUMENTS.get(hook, {}) if arguments is None else arguments,
             **more,
         )
-        return Reply.decode(run_chain(invocation.encode(), self.caller))
+        return Reply.decode(run_chain(sources.encode(), invocation.encode(), self.caller))
 
     def before_agent(self, body: str, **more: Any) -> Reply:
         """Run these lines as a before_agent_callback; `v` is the variables, `c` the context."""

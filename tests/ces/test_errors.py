@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from sandbox.guest.chain import run_chain
-from sandbox.invocation import Invocation, Reply, Source
+from sandbox.invocation import Code, Invocation, Reply, Source
 
 KINDS = {  # statements -> type, a piece of the message
     "raise ValueError('plain')": ("ValueError", "plain"),
@@ -145,7 +145,8 @@ def test_a_finally_runs_when_interrupted_and_the_reply_says_so(bench):
 def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt(bench):
     """A real signal, at three hundred random moments of an invocation that takes about as long."""
     code = "def before_agent_callback(c):\n    for i in range(3000): c.state[str(i % 7)] = {'i': [i]}\n"
-    body = Invocation(hook="before_agent_callback", sources=(Source(name="f.py", text=code),)).encode()
+    sources = Code(sources=(Source(name="f.py", text=code),)).encode()
+    body = Invocation(hook="before_agent_callback").encode()
     seen = set()
 
     def interrupt(*_: object) -> None:
@@ -158,7 +159,7 @@ def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt(bench):
             data = b""
             try:
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, 3e-3))
-                data = run_chain(body, bench.caller)
+                data = run_chain(sources, body, bench.caller)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 continue  # before it began, or after it was done
@@ -173,4 +174,4 @@ def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt(bench):
 
 
 def test_bytes_that_are_no_invocation_are_an_error_reply(bench):
-    assert Reply.decode(run_chain(b"\xc1", bench.caller)).error.type == "ProtocolError"
+    assert Reply.decode(run_chain(b"", b"\xc1", bench.caller)).error.type == "ProtocolError"

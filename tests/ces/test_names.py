@@ -125,13 +125,14 @@ def test_the_last_chunk_is_in_conversation_order_but_for_the_librarys_quirks(ben
 DOORS = """
     import json, sys
     from sandbox.guest import chain, imports
-    from sandbox.invocation import Invocation, Reply, Source
+    from sandbox.invocation import Code, Invocation, Reply, Source
 
     imports.close_doors()
 
     def run(code):
-        body = Invocation(hook="before_agent_callback", sources=(Source(name="f.py", text=code),)).encode()
-        return Reply.decode(chain.run_chain(body, None))
+        sources = Code(sources=(Source(name="f.py", text=code),)).encode()
+        body = Invocation(hook="before_agent_callback").encode()
+        return Reply.decode(chain.run_chain(sources, body, None))
 
     for code in json.load(sys.stdin):
         reply = run(code + "\\ndef before_agent_callback(c): c.state['ok'] = True")

@@ -10,7 +10,7 @@ import pytest
 
 from sandbox.contract import Job, Limits, Outcome
 from sandbox.host import Closed, Host
-from sandbox.invocation import Invocation, Reply, Source
+from sandbox.invocation import Code, Invocation, Reply, Source
 from sandbox.jail import Jail
 from sandbox.settings import Settings
 
@@ -43,13 +43,12 @@ class Bench:
         code = "def before_agent_callback(context):\n    v = context.variables\n" + textwrap.indent(
             textwrap.dedent(body).strip("\n") or "pass", "    "
         )
+        sources = Code(sources=(Source(name="attempt.py", text=code + "\n"),))
         invocation = Invocation(
-            hook="before_agent_callback",
-            sources=(Source(name="attempt.py", text=code + "\n"),),
-            context={"variables": variables or {}},
-            tools=tuple(tools),
+            hook="before_agent_callback", context={"variables": variables or {}}, tools=tuple(tools)
         )
-        outcome = self.jail.run(Job(uuid.uuid4().hex, invocation.encode(), limits), host or Closed(), **job)
+        task = Job(uuid.uuid4().hex, sources.encode(), invocation.encode(), limits)
+        outcome = self.jail.run(task, host or Closed(), **job)
         return Seen(outcome, Reply.decode(outcome.reply) if outcome.reply else Reply())
 
 

@@ -29,7 +29,8 @@ NAMESPACES = 0x7E020000
 # What a container's default profile denies, as far as it matters here.
 CONTAINER: dict[str, Rule] = {
     **dict.fromkeys(
-        "unshare setns mount umount2 pivot_root move_mount open_tree fsopen mount_setattr ptrace bpf keyctl".split(), DENY
+        "unshare setns mount umount2 pivot_root move_mount open_tree fsopen mount_setattr ptrace bpf keyctl".split(),
+        DENY,
     ),
     "clone": (Is(0, (0,), mask=NAMESPACES),),
     "clone3": NO_SUCH_CALL,
@@ -48,7 +49,7 @@ class Host:
 
     def __init__(self, *kinds: str, arguments: tuple[str, ...]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hookpool-test-")
-        os.chmod(self._folder.name, 0o755)
+        Path(self._folder.name).chmod(0o755)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sandbox.hosts", json.dumps([self._folder.name, *kinds]), *arguments],
             stdin=subprocess.PIPE,

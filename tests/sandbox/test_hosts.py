@@ -21,7 +21,9 @@ HOSTS = [
 ]
 
 
-@pytest.mark.parametrize(("kinds", "tier", "missing", "step"), HOSTS, ids=lambda v: "+".join(v) if isinstance(v, tuple) else None)
+@pytest.mark.parametrize(
+    ("kinds", "tier", "missing", "step"), HOSTS, ids=lambda v: "+".join(v) if isinstance(v, tuple) else None
+)
 def test_doctor_names_what_is_missing_and_contains_every_attack(kinds, tier, missing, step):
     code, report = doctor(*kinds)
     assert report["tier"] == tier

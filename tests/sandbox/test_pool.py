@@ -97,7 +97,7 @@ def test_nothing_is_left_after_closing():
 
 def test_two_hundred_crashes_leave_no_process_descriptor_or_zombie():
     me = psutil.Process()
-    with Jail(settings("A")) as jail:
+    with Jail(settings("A", warm_codes=0)) as jail:
         bench = Bench(jail)
         bench.run("pass")
         until(lambda: len(jail._pool._waiting) == 2)

@@ -112,11 +112,17 @@ def test_arguments_decide(name, arguments, allowed):
     assert verdict(code, number, arch, arguments) == (seccomp.ALLOW if allowed else seccomp.DENY)
 
 
-@pytest.mark.parametrize(("tier", "flags", "allowed"), [
-    ("A", os.O_RDONLY, True), ("A", os.O_RDWR | os.O_CREAT, True),
-    ("B", os.O_RDONLY | os.O_CLOEXEC, True), ("B", os.O_WRONLY, False), ("B", os.O_RDONLY | os.O_TRUNC, False),
-    ("C", os.O_RDONLY, False),
-])
+@pytest.mark.parametrize(
+    ("tier", "flags", "allowed"),
+    [
+        ("A", os.O_RDONLY, True),
+        ("A", os.O_RDWR | os.O_CREAT, True),
+        ("B", os.O_RDONLY | os.O_CLOEXEC, True),
+        ("B", os.O_WRONLY, False),
+        ("B", os.O_RDONLY | os.O_TRUNC, False),
+        ("C", os.O_RDONLY, False),
+    ],
+)
 def test_files_are_opened_for_writing_only_where_there_is_a_private_tmp(tier, flags, allowed):
     code = policy.allow_filter(tier, 1, named=False)
     arguments = (0, 0, flags, 0, 0, 0)

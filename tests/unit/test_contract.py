@@ -13,7 +13,7 @@ from sandbox.contract import LIMIT_NAMES, Call, CallRecord, Job, Limits, Outcome
 from sandbox.errors import ProtocolError, SettingsError
 
 MESSAGES = [
-    Job("j1", b"\x00\xff", Limits.of(wall_s=2), "inbox", 1.5, 9.5, "at_least_once", "batch", "s", "t"),
+    Job("j1", b"code", b"\x00\xff", Limits.of(wall_s=2), "inbox", 1.5, 9.5, "at_least_once", "batch", "s", "t"),
     Call(3, "http", "GET", b"\x80"),
     Return(3, 404, "text", "not found"),
     Outcome(
@@ -78,6 +78,4 @@ def test_cpu_stays_below_wall():
 def test_clamped_limits_are_never_above_the_ceiling(limits):
     ceiling = Limits(wall_s=60, cpu_s=20, memory_mb=512, calls=50)
     clamped = limits.clamp(ceiling)
-    assert all(
-        getattr(clamped, name) == min(getattr(limits, name), getattr(ceiling, name)) for name in LIMIT_NAMES
-    )
+    assert all(getattr(clamped, name) == min(getattr(limits, name), getattr(ceiling, name)) for name in LIMIT_NAMES)

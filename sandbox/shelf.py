@@ -1,0 +1,96 @@
+"""Children that have compiled one callback's code and wait for its next job.
+
+What comes twice comes again: a code seen a second time within `age_s` gets a child that has compiled
+it, under the same limits, and another when that one is used. State is never shared: the child has
+compiled the code and run none of it. The shelf holds at most `size` codes, the least recently used
+leaves first, and none longer than `age_s` without a job. It only keeps; `Pool` forks.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sandbox.contract import Job
+    from sandbox.zygote import Child
+
+
+@dataclass(slots=True)
+class Place:
+    """A code: a job that brought it, how often it came, its child if there is one."""
+
+    job: Job
+    used_at: float
+    seen: int = 0
+    child: Child | None = None
+
+
+class Shelf:
+    """Safe to use from many threads."""
+
+    def __init__(self, size: int, age_s: float) -> None:
+        self._size = size
+        self._age_s = age_s
+        self._places: collections.OrderedDict[bytes, Place] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, job: Job) -> Child | None:
+        """The child for the job's code, if it waits; in any case the code was seen once more."""
+        if not self._size:
+            return None
+        key = _key(job)
+        with self._lock:
+            place = self._places.setdefault(key, Place(job, 0.0))
+            self._places.move_to_end(key)
+            place.used_at = time.monotonic()
+            place.seen += 1
+            child, place.child = place.child, None
+            return child
+
+    def wanted(self) -> Job | None:
+        """A job whose code should have a child and has none."""
+        with self._lock:
+            return next((p.job for p in reversed(self._places.values()) if p.seen > 1 and p.child is None), None)
+
+    def put(self, job: Job, child: Child) -> None:
+        """The child that has the code of `job`."""
+        with self._lock:
+            place = self._places.get(_key(job))
+            if place is not None and place.child is None:
+                place.child = child
+                return
+        child.close()
+
+    def sweep(self) -> None:
+        """Let go of what is too old or too much."""
+        oldest = time.monotonic() - self._age_s
+        with self._lock:
+            gone = []
+            while self._places and (
+                len(self._places) > self._size or next(iter(self._places.values())).used_at < oldest
+            ):
+                gone.append(self._places.popitem(last=False)[1])
+        _close(gone)
+
+    def clear(self) -> None:
+        """Let go of every child; the codes stay known."""
+        with self._lock:
+            gone = [Place(p.job, p.used_at, p.seen, p.child) for p in self._places.values()]
+            for place in self._places.values():
+                place.child = None
+        _close(gone)
+
+
+def _close(places: list[Place]) -> None:
+    for place in places:
+        if place.child is not None:
+            place.child.close()
+
+
+def _key(job: Job) -> bytes:
+    return hashlib.sha256(repr(job.limits).encode() + job.code).digest()
