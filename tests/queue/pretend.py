@@ -5,6 +5,7 @@
     count PATH      a line is added to the file: how often it ran
     call NAME       a tool call; its text is the reply
     die             the worker kills itself, as the kernel would
+    die-once PATH   the same, unless the file is there already
     raise           the jail has a bug
     zygote          the jail says that no sandbox can be had
 
@@ -51,6 +52,9 @@ class Pretend:
                 reply = answer.text.encode() or answer.reason.encode()
                 calls.append(CallRecord("tool", rest, answer.status_code, 0.0))
             elif word == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif word == "die-once" and not os.path.exists(rest):
+                open(rest, "w", encoding="utf-8").close()
                 os.kill(os.getpid(), signal.SIGKILL)
             elif word == "raise":
                 raise RuntimeError("a bug in the jail")

@@ -1,0 +1,91 @@
+"""Real servers and real worker processes, on Unix sockets, each test's own where it breaks them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from dispatcher.embedded import Embedded, server_binary, server_command
+from sandbox.contract import Job, Limits
+from sandbox.settings import Settings
+
+PRETEND = (sys.executable, str(Path(__file__).with_name("pretend.py")))
+
+
+@contextmanager
+def running_server() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A bare server; a machine without one fails here."""
+    directory = Path(tempfile.mkdtemp(prefix="hookpool-test-"))
+    process = subprocess.Popen(server_command(server_binary(), directory), stdout=subprocess.DEVNULL)
+    url = f"unix://{directory}/pool.sock"
+    try:
+        with redis.Redis.from_url(url) as client:
+            for _ in range(500):
+                with suppress(redis.RedisError):
+                    client.ping()
+                    break
+                time.sleep(0.01)
+        yield url, process
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    with running_server() as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Embedded]:
+    """Two workers whose jail only pretends; a job's lease is a second."""
+    with Embedded(2, Settings(lease_s=1, concurrency=2), PRETEND) as pool:
+        yield pool
+
+
+@pytest.fixture
+def fragile() -> Iterator[Callable[..., Embedded]]:
+    """A pool of the test's own, to be broken."""
+    opened: list[Embedded] = []
+
+    def start(workers: int = 2, **settings: float) -> Embedded:
+        pool = Embedded(workers, Settings.model_validate({"lease_s": 1, "concurrency": 1, **settings}), PRETEND)
+        opened.append(pool)
+        return pool.__enter__()
+
+    yield start
+    for pool in opened:
+        pool.close()
+
+
+def a_job(body: str = "echo", *, within_s: float = 20, wall_s: float = 10, **given: object) -> Job:
+    now = time.time()
+    values = {"id": uuid.uuid4().hex, "code": b"", "body": body.encode(), "limits": Limits.of(wall_s=wall_s)}
+    return Job(**{**values, "queued_at": now, "deadline": now + within_s, **given})
+
+
+def workers_of(pool: Embedded) -> list[psutil.Process]:
+    """Its worker processes, in the order of their names."""
+    assert pool._keeper is not None
+    children = psutil.Process(pool._keeper.pid).children()
+    return sorted((c for c in children if "--name" in c.cmdline()), key=lambda c: c.cmdline()[-1])
+
+
+def until(condition: Callable[[], object], within_s: float = 10) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)

@@ -1,0 +1,111 @@
+"""The dispatcher for asyncio, with a transport and real threads in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+
+from dispatcher.aio import AsyncDispatcher
+from dispatcher.session import Session
+from dispatcher.store import MemoryStore
+from sandbox.contract import Job, Outcome, Status
+from sandbox.errors import InputError, PoolUnavailable
+from sandbox.host import Host
+from sandbox.invocation import Reply, Source
+from tests.queue.conftest import until
+
+CALLBACKS = [Source(name="a.py", text="")]
+
+
+class Later:
+    """A transport whose outcomes come when the test says so."""
+
+    def __init__(self, slow_s: float = 0.0) -> None:
+        self.sent: list[Future[Outcome]] = []
+        self.slow_s = slow_s
+
+    def submit(self, job: Job, host: Host) -> Future[Outcome]:
+        time.sleep(self.slow_s)
+        future: Future[Outcome] = Future()
+        future.job = job  # type: ignore[attr-defined]
+        self.sent.append(future)
+        return future
+
+    def close(self) -> None: ...
+
+
+def done(future: Future[Outcome], **changed: object) -> None:
+    reply = Reply(set=changed).encode()
+    threading.Thread(target=lambda: future.set_result(Outcome(future.job.id, Status.OK, reply=reply))).start()  # type: ignore[attr-defined]
+
+
+async def sent(transport: Later, count: int) -> None:
+    await asyncio.to_thread(until, lambda: len(transport.sent) >= count)
+
+
+def test_many_wait_at_once_on_one_loop_and_each_merges() -> None:
+    async def main() -> None:
+        transport = Later()
+        dispatcher = AsyncDispatcher(transport, MemoryStore())
+        session = Session(session_id="s")
+        runs = [asyncio.create_task(dispatcher.run("before_agent_callback", session, CALLBACKS)) for _ in range(50)]
+        await sent(transport, 50)
+        for number, future in enumerate(transport.sent):
+            done(future, **{f"v{number}": number})
+        verdicts = await asyncio.gather(*runs)
+        assert all(verdict.ok for verdict in verdicts)
+        assert len((await asyncio.to_thread(dispatcher.dispatcher.store.read, "s")).session.variables) == 50
+
+    asyncio.run(main())
+
+
+def test_cancelling_the_task_cancels_the_job() -> None:
+    async def main() -> None:
+        transport = Later()
+        run = asyncio.create_task(
+            AsyncDispatcher(transport, MemoryStore()).run("before_agent_callback", Session(), CALLBACKS)
+        )
+        await sent(transport, 1)
+        await asyncio.sleep(0.02)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert transport.sent[0].cancelled()
+
+    asyncio.run(main())
+
+
+def test_cancelling_while_the_job_is_being_sent_cancels_it_too() -> None:
+    async def main() -> None:
+        transport = Later(slow_s=0.2)
+        run = asyncio.create_task(
+            AsyncDispatcher(transport, MemoryStore()).run("before_agent_callback", Session(), CALLBACKS)
+        )
+        await asyncio.sleep(0.1)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await sent(transport, 1)
+        await asyncio.sleep(0.02)
+        assert transport.sent[0].cancelled()
+
+    asyncio.run(main())
+
+
+def test_errors_are_those_of_the_dispatcher() -> None:
+    async def main() -> None:
+        transport = Later()
+        dispatcher = AsyncDispatcher(transport, MemoryStore())
+        with pytest.raises(InputError):
+            await dispatcher.run("no_such_hook", Session(), CALLBACKS)
+        run = asyncio.create_task(dispatcher.run("before_agent_callback", Session(), CALLBACKS))
+        await sent(transport, 1)
+        transport.sent[0].set_exception(PoolUnavailable("here", "gone"))
+        with pytest.raises(PoolUnavailable):
+            await run
+
+    asyncio.run(main())

@@ -1,0 +1,163 @@
+"""What breaks while a job is out: workers, the server. No job is lost, none is merged twice."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from dispatcher.embedded import Embedded
+from sandbox.contract import Status
+from sandbox.errors import PoolUnavailable
+from sandbox.host import Closed
+from sandbox.ledger import MAX_STARTS
+from tests.queue.conftest import a_job, until, workers_of
+
+type Start = Callable[..., Embedded]
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_killed_workers_job_is_run_again_where_that_is_allowed(fragile: Start, tmp_path: Path) -> None:
+    pool, ran = fragile(2), tmp_path / "ran"
+    job = a_job(f"count {ran}; die-once {tmp_path / 'died'}; echo done", retry="at_least_once")
+    outcome = pool.transport.submit(job, Closed()).result(10)
+    assert outcome.status is Status.OK
+    assert lines(ran) == 2
+    assert len(workers_of(pool)) == 1
+
+
+def test_a_killed_workers_job_is_lost_where_running_twice_is_not_allowed(fragile: Start, tmp_path: Path) -> None:
+    pool, ran = fragile(2), tmp_path / "ran"
+    future = pool.transport.submit(a_job(f"count {ran}; die"), Closed())
+    outcome = future.result(10)
+    assert outcome.status is Status.LOST
+    assert "at_most_once" in outcome.detail
+    # The same message, once more: a worker refuses it by itself.
+    other = pool.transport.submit(a_job(), Closed())
+    assert other.result(10).status is Status.OK
+    assert lines(ran) == 1
+
+
+def test_a_job_that_takes_workers_down_does_not_take_them_all(fragile: Start) -> None:
+    pool = fragile(MAX_STARTS + 1)
+    outcome = pool.transport.submit(a_job("die", retry="at_least_once"), Closed()).result(30)
+    assert outcome.status is Status.LOST
+    assert f"started {MAX_STARTS} times" in outcome.detail
+    assert pool.transport.submit(a_job(), Closed()).result(10).status is Status.OK
+
+
+@pytest.mark.parametrize("retry", ["at_most_once", "at_least_once"])
+def test_a_message_that_dies_with_a_worker_frozen_in_its_read_is_sent_again(
+    fragile: Start, tmp_path: Path, retry: str
+) -> None:
+    """Its BRPOP is answered into a socket nobody reads: the list is empty, and no worker has the job."""
+    pool, ran = fragile(2), tmp_path / "ran"
+    frozen = workers_of(pool)[0]
+    frozen.send_signal(signal.SIGSTOP)
+    futures = [pool.transport.submit(a_job(f"count {ran}", retry=retry), Closed()) for _ in range(4)]
+    time.sleep(0.3)
+    frozen.kill()
+    assert [future.result(10).status for future in futures] == [Status.OK] * 4
+    assert lines(ran) == 4  # each once: none had started there
+
+
+def test_a_worker_that_thaws_after_its_lease_is_told_that_its_run_is_void(fragile: Start, tmp_path: Path) -> None:
+    pool, ran, after = fragile(2), tmp_path / "ran", tmp_path / "after"
+    job = a_job(f"count {ran}; sleep 2.5; count {after}", retry="at_least_once")
+    future = pool.transport.submit(job, Closed())
+    until(ran.exists)
+    frozen = next(w for w in workers_of(pool) if _runs(pool, w.cmdline()[-1], job.id))
+    frozen.send_signal(signal.SIGSTOP)
+    until(lambda: lines(ran) == 2)  # the other one has it
+    frozen.send_signal(signal.SIGCONT)
+    assert future.result(10).status is Status.OK
+    time.sleep(0.5)
+    assert lines(after) == 1
+
+
+def _runs(pool: Embedded, worker: str, job_id: str) -> bool:
+    with redis.Redis.from_url(pool.url) as client:
+        return (client.get(f"hookpool:lease:{job_id}") or b"").startswith(f"{worker}/".encode())
+
+
+def test_a_long_run_keeps_its_lease(fragile: Start, tmp_path: Path) -> None:
+    """Three times the lease; under a visibility timeout of that length it would have run four times."""
+    pool, ran = fragile(2), tmp_path / "ran"
+    job = a_job(f"count {ran}; sleep 3.2", retry="at_least_once")
+    assert pool.transport.submit(job, Closed()).result(10).status is Status.OK
+    assert lines(ran) == 1
+
+
+def test_a_server_that_forgets_everything_loses_no_job_that_waits(fragile: Start, tmp_path: Path) -> None:
+    pool, ran = fragile(1), tmp_path / "ran"
+    running = pool.transport.submit(a_job("sleep 1.5"), Closed())
+    time.sleep(0.3)
+    waiting = [pool.transport.submit(a_job(f"count {ran}"), Closed()) for _ in range(3)]
+    with redis.Redis.from_url(pool.url) as client:
+        client.flushall()
+    assert running.result(10).status is Status.OK
+    assert [future.result(15).status for future in waiting] == [Status.OK] * 3
+    assert lines(ran) == 3
+
+
+def test_sigterm_lets_what_runs_finish(fragile: Start) -> None:
+    pool = fragile(1)
+    future = pool.transport.submit(a_job("sleep 1; echo finished"), Closed())
+    time.sleep(0.4)
+    (worker,) = workers_of(pool)
+    worker.terminate()
+    assert future.result(10).status is Status.OK
+    until(lambda: "worker-1 ended with 0" in pool._dead)
+
+
+@pytest.mark.parametrize(("retry", "status"), [("at_most_once", Status.LOST), ("at_least_once", Status.OK)])
+def test_after_the_grace_period_what_runs_is_handed_back(
+    fragile: Start, tmp_path: Path, retry: str, status: Status
+) -> None:
+    pool, ran = fragile(2, grace_s=0.5), tmp_path / "ran"
+    job = a_job(f"count {ran}; sleep 3", retry=retry)
+    future = pool.transport.submit(job, Closed())
+    until(ran.exists)
+    worker = next(w for w in workers_of(pool) if _runs(pool, w.cmdline()[-1], job.id))
+    worker.terminate()
+    outcome = future.result(10)
+    assert outcome.status is status
+    assert ("shut down" in outcome.detail) == (status is Status.LOST)
+    until(lambda: "ended with 0" in pool._dead)
+
+
+def test_when_the_last_worker_is_gone_waits_end_with_its_log(fragile: Start) -> None:
+    pool = fragile(1)
+    future = pool.transport.submit(a_job("die", within_s=60), Closed())
+    with pytest.raises(PoolUnavailable, match="worker-1 ended with -9"):
+        future.result(5)
+
+
+def test_jobs_under_kills_each_end_well(fragile: Start, tmp_path: Path) -> None:
+    """A killer among four workers; every at_least_once job comes back."""
+    pool = fragile(4)
+    victims = workers_of(pool)[:3]
+
+    def kill() -> None:
+        for victim in victims:
+            time.sleep(0.3)
+            victim.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    futures = [
+        pool.transport.submit(a_job(f"echo {number}", within_s=60, retry="at_least_once"), Closed())
+        for number in range(400)
+    ]
+    outcomes = [future.result(60) for future in futures]
+    killer.join()
+    assert [outcome.status for outcome in outcomes] == [Status.OK] * 400
+    assert [outcome.reply for outcome in outcomes] == [b"echo %d" % number for number in range(400)]

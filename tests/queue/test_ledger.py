@@ -1,0 +1,124 @@
+"""The steps of the ledger, against a real server."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from sandbox import wire
+from sandbox.ledger import MAX_STARTS, Ledger, Standing
+
+TIMES = {"lease_s": 0.2, "ttl_s": 60.0}
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[redis.Redis]:
+    with wire.connect(server) as client:
+        yield client
+
+
+@pytest.fixture
+def ledger(client: redis.Redis) -> Ledger:
+    return Ledger(client)
+
+
+@pytest.fixture
+def job() -> str:
+    return uuid.uuid4().hex
+
+
+def standing(ledger: Ledger, job: str) -> Standing:
+    return ledger.look([job], [])[0][0]
+
+
+def test_a_job_is_claimed_once_and_the_claim_may_be_repeated(ledger: Ledger, job: str) -> None:
+    assert ledger.claim(job, "me", once=True, **TIMES) == ("run", 1)
+    assert ledger.claim(job, "me", once=True, **TIMES) == ("run", 1)  # the answer was lost
+    assert ledger.claim(job, "you", once=True, **TIMES) == ("busy", 1)
+    assert standing(ledger, job) == Standing("", 1, True)
+
+
+def test_without_renewal_a_lease_ends_and_only_at_least_once_is_started_again(ledger: Ledger, job: str) -> None:
+    ledger.claim(job, "me", once=False, **TIMES)
+    time.sleep(0.1)
+    assert ledger.renew(job, "me", starts=1, **TIMES) == "ok"
+    time.sleep(0.15)
+    assert standing(ledger, job).leased
+    time.sleep(0.1)
+    assert standing(ledger, job) == Standing("", 1, False)
+    assert ledger.claim(job, "you", once=True, **TIMES) == ("once", 1)
+    assert ledger.claim(job, "you", once=False, **TIMES) == ("run", 2)
+    assert ledger.renew(job, "me", starts=1, **TIMES) == "taken"
+
+
+def test_a_job_is_not_started_for_ever(ledger: Ledger, job: str) -> None:
+    for number in range(MAX_STARTS):
+        assert ledger.claim(job, f"{number}", once=False, **TIMES) == ("run", number + 1)
+        ledger.release(job, f"{number}")
+    assert ledger.claim(job, "more", once=False, **TIMES) == ("spent", MAX_STARTS)
+
+
+def test_an_outcome_is_delivered_once(ledger: Ledger, client: redis.Redis, job: str) -> None:
+    inbox = wire.inbox_key(job)
+    ledger.admit("q", job, b"body", limit=1, ttl_s=60)
+    ledger.claim(job, "me", once=False, **TIMES)
+    assert ledger.finish(job, "me", inbox, b"frame", ttl_s=60)
+    assert not ledger.finish(job, "me", inbox, b"frame", ttl_s=60)
+    assert client.lrange(inbox, 0, -1) == [b"frame"]
+    assert 0 < client.ttl(inbox) <= wire.INBOX_TTL_S
+    assert ledger.body(job) is None
+    assert standing(ledger, job) == Standing("done", 1, False)
+    assert ledger.claim(job, "you", once=False, **TIMES) == ("done", 1)
+    assert ledger.renew(job, "me", starts=1, **TIMES) == "done"
+
+
+def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
+    ledger: Ledger, client: redis.Redis, job: str
+) -> None:
+    words = client.pubsub(ignore_subscribe_messages=True)
+    words.subscribe(wire.CANCEL_CHANNEL)
+    words.get_message(timeout=1)
+    ledger.abandon(job, ttl_s=60)
+    assert ledger.claim(job, "me", once=False, **TIMES) == ("cancelled", 0)
+    running = f"{job}-2"
+    ledger.claim(running, "me", once=False, **TIMES)
+    assert ledger.abandon(running, ttl_s=60, only_dead=True) == Standing("", 1, True)
+    assert ledger.abandon(running, ttl_s=60) == Standing("cancelled", 1, True)
+    assert ledger.renew(running, "me", starts=1, **TIMES) == "cancelled"
+    assert not ledger.finish(running, "me", wire.inbox_key(job), b"frame", ttl_s=60)
+    message = words.get_message(timeout=1)
+    assert message is not None
+    assert message["data"] == running.encode()
+    words.close()
+
+
+def test_a_server_that_forgot_everything_is_told_again(ledger: Ledger, client: redis.Redis, job: str) -> None:
+    ledger.claim(job, "me", once=True, **TIMES)
+    client.delete(wire.job_key(job), wire.lease_key(job))
+    assert ledger.renew(job, "me", starts=1, **TIMES) == "ok"
+    assert standing(ledger, job) == Standing("", 1, True)
+    assert client.pttl(wire.job_key(job)) > 0
+
+
+def test_a_full_queue_admits_nothing(ledger: Ledger, client: redis.Redis, job: str) -> None:
+    queue = f"queue-{job}"
+    client.lpush(queue, "1", "2")
+    assert ledger.admit(queue, job, b"body", limit=2, ttl_s=60) == 2
+    assert ledger.body(job) is None
+    assert ledger.admit(queue, job, b"body", limit=3, ttl_s=60) is None
+    assert ledger.body(job) == b"body"
+    assert client.pttl(wire.body_key(job)) > 0
+
+
+def test_workers_count_while_they_give_signs_of_life(ledger: Ledger, client: redis.Redis) -> None:
+    client.delete(wire.WORKERS)
+    ledger.announce("a", 1000.0)
+    ledger.announce("b", 1010.0)
+    assert ledger.workers(1010.0) == 2
+    assert ledger.workers(1020.0) == 1
+    ledger.depart("b")
+    assert ledger.workers(1020.0) == 0

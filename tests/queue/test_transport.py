@@ -1,0 +1,301 @@
+"""Jobs through a real queue and real worker processes, whose jail only pretends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+import redis
+
+from dispatcher.celery_transport import CeleryTransport
+from dispatcher.embedded import Embedded
+from sandbox import codec, wire
+from sandbox.contract import PROTOCOL, Call, Outcome, Return, Status
+from sandbox.errors import PoolOverloaded, PoolUnavailable
+from sandbox.host import Closed
+from sandbox.settings import Settings
+from tests.queue.conftest import a_job, running_server, until
+
+
+class Upper:
+    """A host whose tools shout."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def call(self, call: Call) -> Return:
+        self.asked.append(call.name)
+        if call.name == "broken":
+            raise RuntimeError("boom")
+        return Return(call.id, 200, call.name.upper())
+
+
+def test_a_job_comes_back_with_what_it_used(pool: Embedded) -> None:
+    job = a_job("echo hello")
+    outcome = pool.transport.submit(job, Closed()).result(5)
+    assert outcome.id == job.id
+    assert outcome.status is Status.OK
+    assert outcome.reply == b"echo hello"
+    assert 0 < outcome.usage.queue_ms < 5000
+
+
+def test_many_jobs_of_many_threads_each_get_their_own_outcome(pool: Embedded) -> None:
+    wrong: list[str] = []
+
+    def ask(name: int) -> None:
+        for number in range(20):
+            body = f"echo {name}-{number}"
+            if pool.transport.submit(a_job(body), Closed()).result(20).reply != body.encode():
+                wrong.append(body)
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("lane", ["interactive", "batch"])
+def test_both_lanes_are_served(pool: Embedded, lane: str) -> None:
+    assert pool.transport.submit(a_job(lane=lane), Closed()).result(5).status is Status.OK
+
+
+def test_a_large_body_travels_beside_the_message_and_nothing_of_it_stays(pool: Embedded) -> None:
+    job = a_job("echo " + "x" * 300_000)
+    assert pool.transport.submit(job, Closed()).result(5).reply == job.body
+    with redis.Redis.from_url(pool.url) as client:
+        assert not client.exists(wire.body_key(job.id))
+
+
+def test_everything_a_job_leaves_behind_has_a_time_to_live(pool: Embedded) -> None:
+    pool.transport.submit(a_job("call tool"), Upper()).result(5)
+    with redis.Redis.from_url(pool.url) as client:
+        forever = {key for key in client.scan_iter("hookpool:*") if client.ttl(key) == -1}
+    assert forever <= {wire.WORKERS.encode()}
+
+
+def test_the_message_shows_no_arguments_and_is_not_pickled(server: str) -> None:
+    with redis.Redis.from_url(server) as client, CeleryTransport(server, Settings()) as transport:
+        client.flushall()
+        job = a_job("echo secret words")
+        transport.submit(job, Closed())
+        message = json.loads(client.lindex(wire.QUEUES["interactive"], 0))
+    assert message["content-type"] == "application/x-msgpack"
+    assert message["headers"]["argsrepr"] == job.id
+    assert "secret" not in json.dumps({**message, "body": ""})
+
+
+def test_tool_calls_are_answered_by_the_host_of_their_own_job(pool: Embedded) -> None:
+    hosts = [Upper() for _ in range(6)]
+    futures = [pool.transport.submit(a_job(f"call tool-{n}"), host) for n, host in enumerate(hosts)]
+    for number, (future, host) in enumerate(zip(futures, hosts, strict=True)):
+        outcome = future.result(10)
+        assert outcome.reply == f"TOOL-{number}".encode()
+        assert outcome.calls[0].status == 200
+        assert host.asked == [f"tool-{number}"]
+
+
+def test_a_host_that_fails_is_an_answer(pool: Embedded) -> None:
+    outcome = pool.transport.submit(a_job("call broken"), Upper()).result(5)
+    assert outcome.reply == b"internal_error: RuntimeError"
+
+
+@pytest.mark.parametrize(("body", "status"), [("raise", Status.LOST), ("zygote", Status.NOT_STARTED)])
+def test_a_jail_that_fails_is_an_outcome_and_the_worker_goes_on(pool: Embedded, body: str, status: Status) -> None:
+    for _ in range(4):
+        assert pool.transport.submit(a_job(body), Closed()).result(5).status is status
+    assert pool.transport.submit(a_job(), Closed()).result(5).status is Status.OK
+
+
+def test_a_job_whose_deadline_has_passed_is_not_run(pool: Embedded, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    outcome = pool.transport.submit(a_job(f"count {ran}", within_s=-1), Closed()).result(5)
+    assert outcome.status is Status.NOT_STARTED
+    assert not ran.exists()
+
+
+def test_a_job_without_any_worker_ends_at_its_deadline_and_says_so(server: str, tmp_path: Path) -> None:
+    with CeleryTransport(server, Settings()) as transport:
+        started = time.monotonic()
+        outcome = transport.submit(a_job(f"count {tmp_path / 'ran'}", within_s=0.5), Closed()).result(5)
+    assert 0.4 < time.monotonic() - started < 2
+    assert outcome.status is Status.NOT_STARTED
+    assert "no worker took it, 0 are ready" in outcome.detail
+
+
+def test_a_job_that_runs_past_its_deadline_is_lost_and_stopped(pool: Embedded, tmp_path: Path) -> None:
+    after = tmp_path / "after"
+    outcome = pool.transport.submit(a_job(f"sleep 3; count {after}", within_s=0.7), Closed()).result(5)
+    assert outcome.status is Status.LOST
+    assert "started 1 time(s)" in outcome.detail
+    time.sleep(3)
+    assert not after.exists()
+
+
+def test_cancelling_the_wait_kills_what_runs_within_a_tenth_of_a_second(pool: Embedded, tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    future = pool.transport.submit(a_job(f"count {before}; sleep 8; count {after}"), Closed())
+    until(before.exists)
+    with redis.Redis.from_url(pool.url) as client:
+        assert future.cancel()
+        cancelled = time.monotonic()
+        until(lambda: not list(client.scan_iter("hookpool:lease:*")))  # the run is over, its lease given back
+        assert time.monotonic() - cancelled < 0.25  # 0.1 and a loaded test machine
+    with pytest.raises(CancelledError):
+        future.result(0)
+    assert not after.exists()
+
+
+def test_a_job_cancelled_in_the_queue_never_starts(pool: Embedded, tmp_path: Path) -> None:
+    blockers = [pool.transport.submit(a_job("sleep 0.7"), Closed()) for _ in range(4)]
+    time.sleep(0.2)
+    ran = tmp_path / "ran"
+    future = pool.transport.submit(a_job(f"count {ran}"), Closed())
+    assert future.cancel()
+    for blocker in blockers:
+        blocker.result(5)
+    assert pool.transport.submit(a_job(), Closed()).result(5).status is Status.OK
+    assert not ran.exists()
+
+
+def test_cancelling_an_awaiting_task_cancels_the_job(pool: Embedded, tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+
+    async def wait() -> None:
+        future = pool.transport.submit(a_job(f"count {before}; sleep 1; count {after}"), Closed())
+        await asyncio.wait_for(asyncio.wrap_future(future), 0.5)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait())
+    time.sleep(1.2)
+    assert before.exists()
+    assert not after.exists()
+
+
+def test_a_message_that_comes_twice_is_run_once(pool: Embedded, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    job = a_job(f"count {ran}; sleep 0.3", retry="at_least_once")
+    future = pool.transport.submit(job, Closed())
+    waiting = pool.transport._waiting[job.id]
+    for _ in range(3):
+        pool.transport._publish(waiting, 1000)
+    assert future.result(5).status is Status.OK
+    pool.transport._publish(waiting, 1000)
+    assert pool.transport.submit(a_job("sleep 0.2"), Closed()).result(5).status is Status.OK
+    assert len(ran.read_text().splitlines()) == 1
+
+
+def test_two_dispatchers_share_a_pool(pool: Embedded) -> None:
+    with CeleryTransport(pool.url, pool.settings) as other:
+        mine = [pool.transport.submit(a_job(f"echo m{n}"), Closed()) for n in range(20)]
+        theirs = [other.submit(a_job(f"echo t{n}"), Closed()) for n in range(20)]
+        assert [f.result(10).reply for f in mine] == [b"echo m%d" % n for n in range(20)]
+        assert [f.result(10).reply for f in theirs] == [b"echo t%d" % n for n in range(20)]
+
+
+def test_a_poisoned_queue_kills_no_worker(pool: Embedded) -> None:
+    """Not JSON, not UTF-8, JSON of another shape, a foreign task, a wrong argument, another protocol."""
+    from celery import Celery
+
+    queue = wire.QUEUES["interactive"]
+    sender = Celery("sender", set_as_current=False)
+    sender.conf.update(wire.celery_options(pool.url))
+    inbox = wire.inbox_key("poison")
+    with redis.Redis.from_url(pool.url) as client:
+        for _ in range(3):
+            client.lpush(queue, b"\xff\xfe\x00", b"{", b"[]", b"{}", b'"text"', b"1", b'{"properties": {}}')
+            client.lpush(
+                queue, json.dumps({"body": "!", "properties": {"delivery_tag": "x", "body_encoding": "base64"}})
+            )
+            sender.send_task("other.task", args=[b""], queue=queue)
+            for argument in (b"\xc1", "text", None, {"a": 1}, b"\x80" * 1000):
+                sender.send_task(wire.TASK, args=[argument, False], queue=queue)
+            sender.send_task(wire.TASK, args=[], queue=queue)
+            sender.send_task(wire.TASK, args=[1, 2, 3, 4], kwargs={"x": 1}, queue=queue)
+        sender.send_task(wire.TASK, args=[codec.pack({"v": PROTOCOL + 1, "id": "p", "inbox": inbox})], queue=queue)
+        for _ in range(8):
+            assert pool.transport.submit(a_job(), Closed()).result(10).status is Status.OK
+        told = client.blpop([inbox], 5)
+        assert told is not None
+        outcome = Outcome.decode(wire.Frame.decode(told[1]).payload)
+        assert outcome.status is Status.PROTOCOL_ERROR
+        assert "protocol version" in outcome.detail
+        assert client.llen(queue) == 0
+    sender.close()
+
+
+def test_what_a_worker_sends_is_judged_like_any_input(pool: Embedded) -> None:
+    transport = pool.transport
+    with redis.Redis.from_url(pool.url) as client:
+        future = transport.submit(job := a_job("sleep 1"), Closed())
+        client.rpush(transport.inbox, b"\xc1", codec.pack([]), b"", wire.Frame("outcome", "unknown", b"").encode())
+        client.rpush(transport.inbox, wire.Frame("outcome", job.id, b"\xc1").encode())
+        assert future.result(5).status is Status.PROTOCOL_ERROR
+        future = transport.submit(job := a_job("sleep 1"), Closed())
+        other = Outcome("another", Status.OK).encode()
+        client.rpush(transport.inbox, wire.Frame("outcome", job.id, other).encode())
+        assert future.result(5).status is Status.PROTOCOL_ERROR
+    assert transport.submit(a_job(), Closed()).result(5).status is Status.OK
+
+
+def test_a_queue_at_its_limit_refuses_at_once(server: str) -> None:
+    with redis.Redis.from_url(server) as client:
+        client.flushall()
+    with CeleryTransport(server, Settings(max_queue_depth=2)) as transport:
+        for _ in range(2):
+            transport.submit(a_job(), Closed())
+        with pytest.raises(PoolOverloaded) as raised:
+            transport.submit(a_job("echo " + "x" * 100_000), Closed())
+    assert (raised.value.depth, raised.value.limit, raised.value.setting) == (2, 2, "HOOKPOOL_MAX_QUEUE_DEPTH")
+    with redis.Redis.from_url(server) as client:
+        assert not list(client.scan_iter("hookpool:body:*"))
+
+
+def test_a_server_that_is_not_there_is_said_at_once() -> None:
+    with CeleryTransport("redis://127.0.0.1:9/0", Settings()) as transport:
+        started = time.monotonic()
+        with pytest.raises(PoolUnavailable) as raised:
+            transport.submit(a_job(), Closed())
+        assert time.monotonic() - started < 3
+    assert raised.value.where == "redis://127.0.0.1:9/0"
+    assert "not sent" in str(raised.value)
+
+
+def test_a_server_that_dies_ends_every_wait() -> None:
+    with running_server() as (url, process), CeleryTransport(url, Settings()) as transport:
+        future = transport.submit(a_job(within_s=60), Closed())
+        process.kill()
+        process.wait()
+        started = time.monotonic()
+        with pytest.raises(PoolUnavailable, match="may have run"):
+            future.result(15)
+        assert time.monotonic() - started < 8
+        with pytest.raises(PoolUnavailable):
+            transport.submit(a_job(), Closed())
+
+
+def test_a_full_memory_is_said_at_once() -> None:
+    with running_server() as (url, _), CeleryTransport(url, Settings()) as transport:
+        client = redis.Redis.from_url(url)
+        client.config_set("maxmemory", "1mb")
+        client.close()
+        with pytest.raises(PoolUnavailable, match="maxmemory"):
+            for _ in range(50):
+                transport.submit(a_job("echo " + "x" * 100_000), Closed())
+
+
+def test_closing_ends_every_wait(server: str) -> None:
+    transport = CeleryTransport(server, Settings())
+    future = transport.submit(a_job(), Closed())
+    transport.close()
+    transport.close()
+    with pytest.raises(PoolUnavailable, match="closed"):
+        future.result(0)
+    with pytest.raises(PoolUnavailable, match="closed"):
+        transport.submit(a_job(), Closed())
