@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from dispatcher.batch import Checked
     from dispatcher.verdict import StateDelta, Verdict
+    from sandbox.bench import Figure
     from sandbox.doctor import Report
 
 MIB = 1024 * 1024
@@ -167,6 +168,24 @@ def of_examination(examined: Report) -> RenderableType:
 
 
 # -- many cases ------------------------------------------------------------------------------------
+
+
+def of_figures(rows: Sequence[Figure]) -> RenderableType:
+    """A benchmark: each figure beside its floor, and whether it reaches what it should."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("", "figure", "p50", "p95", "floor p50", "ratio", "p95", "reach", "n"):
+        table.add_column(name, justify="left" if name in {"", "figure", "reach"} else "right")
+    for row in rows:
+        table.add_row(
+            Text("✓" if row.reached else "✗", style="bold green" if row.reached else "bold red"),
+            row.name,
+            *(f"{value:.3g} {row.unit}" for value in (row.p50, row.p95)),
+            "" if row.floor_p50 is None else f"{row.floor_p50:.3g} {row.unit}",
+            *("" if ratio is None else f"{ratio:.3f}" for ratio in (row.ratio, row.ratio_p95)),
+            row.reach,
+            str(row.n),
+        )
+    return table
 
 
 def of_cases(results: Sequence[Checked]) -> RenderableType:

@@ -146,6 +146,15 @@ class Jail:
         """Of the process that forks."""
         return self._pool.zygote.pid
 
+    @property
+    def settled(self) -> bool:
+        """Whether every child that should wait does."""
+        return self._pool.settled
+
+    def waiting_pids(self) -> list[int]:
+        """The processes that wait for any job."""
+        return self._pool.waiting_pids()
+
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
         """Run `job`; never raises for what its code does. Raises ZygoteLost when no sandbox can be had.
 

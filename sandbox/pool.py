@@ -60,6 +60,15 @@ class Pool:
         """The current one."""
         return self._zygote
 
+    @property
+    def settled(self) -> bool:
+        """Whether every child that should wait does."""
+        return len(self._waiting) >= self._size and self._shelf.wanted() is None
+
+    def waiting_pids(self) -> list[int]:
+        """The children that wait for any job."""
+        return [child.pid for child in list(self._waiting)]
+
     def take(self, job: Job) -> Child:
         """A live child for `job`, locked down and silent. Raises ZygoteLost when none can be had in time."""
         until = time.monotonic() + RESTART_S

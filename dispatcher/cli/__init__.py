@@ -1,4 +1,4 @@
-"""The command line: `hookpool run | eval | doctor | worker`.
+"""The command line: `hookpool run | eval | doctor | worker | bench`.
 
 Each command is a module of its own and is imported when it is asked for: `hookpool --help` imports
 click and nothing of ours that is heavy. `main` is the one place where an exception becomes an exit
@@ -32,6 +32,7 @@ COMMANDS = {
     "eval": "Run the cases of an app over the pool.",
     "doctor": "Attempt every layer of the sandbox on this host.",
     "worker": "Start a worker that takes jobs from a queue.",
+    "bench": "Measure what a sandbox costs on this host.",
 }
 
 
