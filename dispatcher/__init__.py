@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from dispatcher.redis_store import RedisStore as RedisStore
     from dispatcher.session import Session as Session
     from dispatcher.store import MemoryStore as MemoryStore
+    from dispatcher.tools.app import AppTools as AppTools
+    from dispatcher.tools.base import Toolbox as Toolbox
+    from dispatcher.tools.functions import Functions as Functions
+    from dispatcher.tools.mcp import McpTools as McpTools
+    from dispatcher.tools.openapi import HttpTool as HttpTool
     from dispatcher.transport import InProcess as InProcess
     from dispatcher.verdict import Verdict as Verdict
 
@@ -34,6 +39,11 @@ _WHERE = {
     "Session": ("session", "Session"),
     "Verdict": ("verdict", "Verdict"),
     "Embedded": ("embedded", "Embedded"),
+    "AppTools": ("tools.app", "AppTools"),
+    "Functions": ("tools.functions", "Functions"),
+    "HttpTool": ("tools.openapi", "HttpTool"),
+    "McpTools": ("tools.mcp", "McpTools"),
+    "Toolbox": ("tools.base", "Toolbox"),
     "read_source": ("code", "read"),
 }
 

@@ -7,11 +7,11 @@ and workers in between. A caller sees no difference but the wait.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
+from threading import Event, local
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
-    from sandbox.contract import Job, Outcome
+    from sandbox.contract import Call, Job, Outcome, Return
     from sandbox.host import Host
     from sandbox.jail import Jail
 
@@ -29,8 +29,29 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+_here = local()
+
+
+class _Answering:
+    """A host whose thread knows that it answers a call: the caller's job holds one of our threads meanwhile."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def call(self, call: Call) -> Return:
+        _here.answering = True
+        try:
+            return self._host.call(call)
+        finally:
+            _here.answering = False
+
+
 class InProcess:
-    """Runs each job in a sandbox of this process's own jail, at most `workers` at once."""
+    """Runs each job in a sandbox of this process's own jail, at most `workers` at once.
+
+    A job submitted while a call is answered, a tool that is code itself, runs there and then and is not
+    counted: if it waited for a free thread, jobs that wait for their tools could hold all of them.
+    """
 
     def __init__(self, jail: Jail, workers: int = 2) -> None:
         self._jail = jail
@@ -43,7 +64,10 @@ class InProcess:
         self._out.add(future)
         future.add_done_callback(self._out.discard)
         future.add_done_callback(lambda done: cancelled.set() if done.cancelled() else None)
-        self._threads.submit(self._run, job, host, future, cancelled)
+        if getattr(_here, "answering", False):
+            self._run(job, host, future, cancelled)
+        else:
+            self._threads.submit(self._run, job, host, future, cancelled)
         return future
 
     def _run(self, job: Job, host: Host, future: Future[Outcome], cancelled: Event) -> None:
@@ -51,7 +75,7 @@ class InProcess:
         if future.cancelled():
             return
         try:
-            outcome = self._jail.run(job, host, cancelled)
+            outcome = self._jail.run(job, _Answering(host), cancelled)
         except BaseException as error:  # whoever waits must hear of it
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)

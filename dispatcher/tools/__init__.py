@@ -19,7 +19,7 @@ HttpTool needs the extra `hookpool[tools]`, McpTools the extra `hookpool[mcp]`.
 """
 
 from dispatcher.tools.app import AppTools
-from dispatcher.tools.base import ToolFailed, Toolbox, Tools
+from dispatcher.tools.base import Toolbox, ToolFailed, Tools
 from dispatcher.tools.functions import Functions
 from dispatcher.tools.mcp import McpTools
 from dispatcher.tools.openapi import HttpTool
