@@ -51,9 +51,10 @@ class Channel(stock.Channel):
 
 
 class Transport(stock.Transport):
-    """The stock one with that channel."""
+    """The stock one with that channel. A worker that ends waits for its last read, so reads are short."""
 
     Channel = Channel
+    brpop_timeout = 0.5  # type: ignore[assignment]  # Redis takes fractions
 
 
 def install() -> None:

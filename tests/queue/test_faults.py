@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +13,14 @@ from pathlib import Path
 import pytest
 import redis
 
+from dispatcher.celery_transport import CeleryTransport
 from dispatcher.embedded import Embedded
 from sandbox.contract import Status
 from sandbox.errors import PoolUnavailable
 from sandbox.host import Closed
 from sandbox.ledger import MAX_STARTS
-from tests.queue.conftest import a_job, until, workers_of
+from sandbox.settings import Settings
+from tests.queue.conftest import PRETEND, a_job, running_server, until, workers_of
 
 type Start = Callable[..., Embedded]
 
@@ -161,3 +165,34 @@ def test_jobs_under_kills_each_end_well(fragile: Start, tmp_path: Path) -> None:
     killer.join()
     assert [outcome.status for outcome in outcomes] == [Status.OK] * 400
     assert [outcome.reply for outcome in outcomes] == [b"echo %d" % number for number in range(400)]
+
+
+def test_a_server_that_is_started_anew_finds_its_workers_and_its_dispatchers_again(tmp_path: Path) -> None:
+    """It kept nothing. What ran comes back, what waited is run, what is new works."""
+    ran = tmp_path / "ran"
+    with running_server() as (url, server):
+        root = str(Path(PRETEND[1]).parents[2])
+        environment = {**os.environ, "PYTHONPATH": root, "HOOKPOOL_LEASE_S": "1", "HOOKPOOL_CONCURRENCY": "1"}
+        worker = subprocess.Popen([*PRETEND, "--pool", url], env=environment, stderr=subprocess.DEVNULL)
+        try:
+            with CeleryTransport(url, Settings(lease_s=1)) as transport:
+                assert transport.submit(a_job(), Closed()).result(10).status is Status.OK
+                running = transport.submit(a_job("sleep 1.5; echo ran"), Closed())
+                waiting = transport.submit(a_job(f"count {ran}"), Closed())
+                time.sleep(0.5)
+                server.kill()
+                server.wait()
+                again = subprocess.Popen(server.args, stdout=subprocess.DEVNULL)
+                try:
+                    assert running.result(10).status is Status.OK
+                    assert waiting.result(15).status is Status.OK
+                    assert transport.submit(a_job(), Closed()).result(10).status is Status.OK
+                    worker.terminate()
+                    assert worker.wait(10) == 0
+                finally:
+                    again.kill()
+                    again.wait()
+        finally:
+            worker.kill()
+            worker.wait()
+    assert lines(ran) == 1

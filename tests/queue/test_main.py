@@ -1,0 +1,42 @@
+"""How a worker process says that it cannot start."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandbox.contract import Outcome, Status
+from sandbox.errors import TierTooLow
+from sandbox.settings import Settings
+from tests.queue.pretend import Pretend
+from worker.__main__ import main
+
+
+def too_weak(settings: Settings) -> Pretend:
+    raise TierTooLow("C", "B", ("pid_namespace",))
+
+
+class Broken(Pretend):
+    def run(self, job: object, host: object, cancelled: object = None) -> Outcome:
+        return Outcome("probe", Status.CRASHED, "killed by SIGSYS")
+
+
+@pytest.mark.parametrize(
+    ("url", "make_jail", "code", "said"),
+    [
+        ("unix:///nowhere", too_weak, 3, "tier C on this host, B needed"),
+        ("unix:///nowhere", Broken, 3, "the first sandbox ended with crashed: killed by SIGSYS"),
+        ("http://nowhere", Pretend, 2, "'http://nowhere' is no address"),
+    ],
+)
+def test_it_is_one_line_and_an_exit_status(
+    url: str, make_jail: type[Pretend], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--pool", url], make_jail) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_an_unknown_setting_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HOOKPOOL_CONCURENCY", "3")
+    assert main(["--pool", "unix:///nowhere"], Pretend) == 2
+    assert "HOOKPOOL_CONCURENCY" in capsys.readouterr().err
