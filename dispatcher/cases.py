@@ -1,8 +1,9 @@
 """Case files: what to run, with what, and what is expected of it.
 
 A case file is a list of cases (or `{cases: [...]}`), in YAML or JSON. A case says one of `hook` (the
-callbacks of an agent's hook, all enabled ones in order unless `callbacks` names some) or `tool` (a
-Python tool); KINDS is the place where another kind, a conversation, is added.
+callbacks of an agent's hook, all enabled ones in order unless `callbacks` names some, or `code` has
+them in the case itself) or `tool` (a Python tool); KINDS is the place where another kind, a
+conversation, is added.
 
     - name: a free bag is counted once
       agent: Booking Desk
@@ -11,6 +12,13 @@ Python tool); KINDS is the place where another kind, a conversation, is added.
       arguments: {tool: {name: add_bag}, input: {}, tool_response: {result: ok}}
       tools: {lookup_fare: {returns: {price: 30}}}
       expect: {variables: {booking: {bags: 2}}, stdout: {matches: "bag"}}
+
+    - name: a case that needs no app
+      hook: before_agent_callback
+      code: |
+        def before_agent_callback(callback_context):
+          callback_context.variables["seen"] = True
+      expect: {variables: {seen: true}}
 
 Read strictly, because a misspelt `expct` that is ignored is a case that always passes: an unknown
 key, agent, argument, callback or limit is an InputError with file and line before anything runs.
@@ -103,6 +111,8 @@ class _Spec(BaseModel):
     hook: str = ""
     tool: str = ""
     callbacks: list[str] | None = None
+    code: str | list[str] = []
+    entry: str = ""  # the function of a python_tool whose code is here
     context: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
     dialect: Dialect = "ces"
@@ -119,7 +129,12 @@ def load(path: Path) -> Suite:
     are no cases.
     """
     tree, files = _locate(path)
-    app = apps.of(tree)
+    try:
+        app = apps.of(tree)
+    except InputError:
+        if not files:
+            raise
+        app = apps.App("", tree.root)  # cases that bring their code along need none
     cases = [case for name in files for case in _Reader(tree, app, _document(tree, name)).cases()]
     if not cases:
         raise InputError(
@@ -183,6 +198,8 @@ class _Reader:
     def _case(self, value: Any, path: inputs.Path) -> Case:  # plain data
         spec = inputs.validate(_Spec, value, self.document, path, "case")
         kinds = [kind for kind in KINDS if getattr(spec, kind)]
+        if spec.entry and not (spec.code and spec.hook == "python_tool"):
+            raise self.document.error("`entry` names the function of a python_tool with `code`", *path, "entry")
         if len(kinds) != 1:
             raise self.document.error(f"case {spec.name!r} needs one of: {', '.join(KINDS)}", *path)
         hook, agent, sources, entry = KINDS[kinds[0]](self, spec, path)
@@ -210,6 +227,8 @@ class _Reader:
     def of_hook(self, spec: _Spec, path: inputs.Path) -> _Target:
         if spec.hook not in HOOKS:
             raise self.document.error(f"hook {spec.hook!r} is none of {', '.join(HOOKS)}", *path, "hook")
+        if spec.code:
+            return spec.hook, spec.agent, self._here(spec, path), spec.entry
         if spec.callbacks is not None and not spec.agent and not self.app.agents:
             return spec.hook, "", tuple(self._named(name, (), path) for name in spec.callbacks), ""
         agent = self._agent(spec, path)
@@ -231,6 +250,14 @@ class _Reader:
                 f"tool {tool.name!r} has no Python code, only the platform runs it", *path, "tool"
             )
         return "python_tool", self._agent(spec, path).name if spec.agent else "", (tool.source,), tool.entry
+
+    def _here(self, spec: _Spec, path: inputs.Path) -> tuple[Source, ...]:
+        """The code a case brings along, as files `code.py`, `code_2.py`, ..."""
+        if spec.callbacks is not None:
+            raise self.document.error(f"case {spec.name!r} has both `code` and `callbacks`", *path, "code")
+        texts = [spec.code] if isinstance(spec.code, str) else spec.code
+        names = ["code.py", *(f"code_{number}.py" for number in range(2, len(texts) + 1))]
+        return tuple(code.decode(name, text.encode()) for name, text in zip(names, texts, strict=True))
 
     def _agent(self, spec: _Spec, path: inputs.Path) -> Agent:
         if not spec.agent and len(self.app.agents) == 1:

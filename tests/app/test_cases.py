@@ -162,3 +162,35 @@ def test_canned_tools_answer_call_by_call_and_then_stay(app: Path) -> None:
     assert not host.call(Call(4, "tool", "other", b"")).ok
     assert not host.call(Call(5, "http", "GET", b"")).ok
     assert case.host().call(Call(1, "tool", "t", b"")).reason == "busy", "each run starts afresh"
+
+
+CODE_HERE = """
+- name: a
+  hook: before_agent_callback
+  code: ["def before_agent_callback(c): pass", "def before_agent_callback(c): return 1"]
+  expect: {}
+- {name: b, hook: python_tool, code: "def t(): pass", entry: t, arguments: {input: {}}, expect: {}}
+"""
+
+
+def test_a_case_may_bring_its_code_along_and_needs_no_app(tmp_path: Path) -> None:
+    (tmp_path / "cases.yaml").write_text(CODE_HERE)
+    chain, tool = cases.load(tmp_path).cases
+    assert [source.name for source in chain.sources] == ["code.py", "code_2.py"]
+    assert chain.sources[1].text == "def before_agent_callback(c): return 1"
+    assert (tool.hook, tool.entry, tool.session.agent_name) == ("python_tool", "t", "")
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("{name: a, hook: before_agent_callback, code: x, callbacks: [y], expect: {}}", "both `code` and `callbacks`"),
+        ("{name: a, hook: before_agent_callback, code: x, entry: f, expect: {}}", "`entry` names the function"),
+        ("{name: a, hook: python_tool, entry: f, expect: {}}", "`entry` names the function"),
+        ("{name: a, hook: before_agent_callback, callbacks: [y.py], expect: {}}", "no such file in the app"),
+    ],
+)
+def test_code_in_a_case_is_all_the_code_it_has(tmp_path: Path, case: str, why: str) -> None:
+    (tmp_path / "cases.yaml").write_text(f"- {case}")
+    with pytest.raises(InputError, match=why):
+        cases.load(tmp_path)
