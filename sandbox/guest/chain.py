@@ -93,6 +93,12 @@ def decoded(code: bytes) -> tuple[Source, ...]:
     return _DECODED[code]
 
 
+def forget() -> None:
+    """Nothing of what was decoded and compiled so far is kept."""
+    _DECODED.clear()
+    source.forget()
+
+
 _DECODED: dict[bytes, tuple[Source, ...]] = {}
 
 

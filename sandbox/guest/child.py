@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sandbox import codec
 from sandbox.contract import CONTEXT_BYTES, Call, Return, unload
-from sandbox.guest import chain, imports, lockdown
-from sandbox.invocation import Code, Invocation, Source
+from sandbox.guest import chain, lockdown, shared
 
 if TYPE_CHECKING:
     from sandbox.contract import CallKind
@@ -24,17 +23,6 @@ if TYPE_CHECKING:
 
 STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
-
-_WARM_CODE = Code(
-    sources=(
-        Source(name="warm", text="def before_agent_callback(callback_context):\n    callback_context.state['a'] = 1\n"),
-    )
-).encode()
-_WARM_BODY = Invocation(
-    hook="before_agent_callback",
-    context={"variables": {}, "events": [], "session_id": "", "agent_name": "", "invocation_id": ""},
-).encode()
-"""Run once in every waiting child: the pages it touches are private before the job comes."""
 
 
 def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
@@ -65,8 +53,7 @@ def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
 
 def _prepare(wire: Channel) -> tuple[io.TextIOWrapper, ...]:
     """Undo what a fork shares and two invocations must not; touch the pages a job will. The standard streams."""
-    imports.close_doors()
-    chain.run_chain(_WARM_CODE, _WARM_BODY, _Nobody())
+    chain.run_chain(shared.warm_code(-1), shared.WARM_BODY, shared.Nobody())
     gc.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -214,10 +201,3 @@ class _Elsewhere:
         if name in self._names:
             self._wire.send(b"N", name.encode())
             signal.pause()
-
-
-class _Nobody:
-    """The host of the warm-up, which calls nobody."""
-
-    def call(self, kind: CallKind, name: str, arguments: dict[str, Any]) -> Return:
-        raise AssertionError(kind, name, arguments)

@@ -76,7 +76,7 @@ def preload(code: str, packages: str, heavy: list[str]) -> None:
         importlib.import_module(name)
         for extra in _SUBMODULES.get(name, ()):
             importlib.import_module(f"{name}.{extra}")
-    from sandbox.guest import chain, child, imports  # noqa: F401
+    from sandbox.guest import forks  # noqa: F401  # and with it all of ours that children need
 
     sys.path.remove(code)
 

@@ -46,6 +46,12 @@ def compiled(source: Source) -> Compiled:
     return found
 
 
+def forget() -> None:
+    """Nothing of what was compiled so far is kept, nor shown in tracebacks."""
+    _COMPILED.clear()
+    linecache.clearcache()
+
+
 def show_lines(source: Source) -> None:
     """Let tracebacks and `inspect` see the lines of a file that is nowhere on disk."""
     linecache.cache[source.name] = (len(source.text), None, source.text.splitlines(keepends=True), source.name)
