@@ -54,6 +54,21 @@ class Figure:
     reached: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a row should come to: a bound on the ratio, or on the value where there is no floor."""
+
+    text: str
+    bound: float
+    bound_p95: float = float("inf")
+    at_least: bool = False
+
+    def holds(self, measured: float, measured_p95: float) -> bool:
+        if self.at_least:
+            return measured >= self.bound
+        return measured <= self.bound and measured_p95 <= self.bound_p95
+
+
 def figures(settings: Settings, n: int = 200) -> list[Figure]:
     """Every row; takes about a minute at n = 200."""
     rows = [*_times(settings, n), *_throughput(settings), _calls(settings, max(n // 10, 10))]
@@ -74,9 +89,9 @@ def _bare() -> None:
 def _times(settings: Settings, n: int) -> list[Figure]:
     """Time to result: with a waiting child, with one that has compiled the code, and with a fork."""
     ways = {
-        "warm": (settings.model_copy(update={"warm_codes": 0}), "p50 <= 0.08, p95 <= 0.15", 0.08, 0.15),
-        "code warm": (settings, "<= 0.04", 0.04, None),
-        "fork on demand": (settings.model_copy(update={"waiting": 0, "warm_codes": 0}), "<= 0.30", 0.30, None),
+        "warm": (settings.model_copy(update={"warm_codes": 0}), Reach("p50 <= 0.08, p95 <= 0.15", 0.08, 0.15)),
+        "code warm": (settings, Reach("<= 0.04", 0.04)),
+        "fork on demand": (settings.model_copy(update={"waiting": 0, "warm_codes": 0}), Reach("<= 0.30", 0.30)),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     bare: list[float] = []
@@ -89,8 +104,8 @@ def _times(settings: Settings, n: int) -> list[Figure]:
                 _settle(jail)
                 _add(times[name], _timed(lambda jail=jail: _run(jail, job())), kept)  # type: ignore[misc]
     return [
-        _figure(f"time to result, {name}", "ms", times[name], "bare interpreter", bare, reach, most, most95)
-        for name, (_, reach, most, most95) in ways.items()
+        _figure(f"time to result, {name}", "ms", times[name], reach, "bare interpreter", bare)
+        for name, (_, reach) in ways.items()
     ]
 
 
@@ -114,7 +129,7 @@ def _throughput(settings: Settings, seconds: float = 4.0) -> list[Figure]:
                 bare.append(_rate(_bare))
     finally:
         os.sched_setaffinity(0, cores)
-    return [_figure("throughput, one core", "1/s", rates, "bare interpreters", bare, ">= 4", 4.0, None, more=True)]
+    return [_figure("throughput, one core", "1/s", rates, Reach(">= 4", 4, at_least=True), "bare interpreters", bare)]
 
 
 def _calls(settings: Settings, n: int) -> Figure:
@@ -129,7 +144,7 @@ def _calls(settings: Settings, n: int) -> Figure:
             busy = _timed(lambda: _run(jail, many, Echo()))
             _add(trips, max(busy - idle, 0) / CALLS, turn > 1)
             _add(pings, _ping(), turn > 1)
-    return _figure("host call round trip", "ms", trips, "socketpair ping", pings, "<= 4", 4.0, None)
+    return _figure("host call round trip", "ms", trips, Reach("<= 4", 4), "socketpair ping", pings)
 
 
 class Echo:
@@ -164,8 +179,8 @@ def _memory(settings: Settings) -> list[Figure]:
         rss = [_kib(zygote, "Rss")] if zygote else []
         shares = [_kib(pid, "Private_Clean") + _kib(pid, "Private_Dirty") for pid in children]
     return [
-        _figure("zygote, resident", "MiB", rss, "", [], "<= 35", 35.0, None),
-        _figure("waiting child, private", "MiB", shares, "", [], "<= 1.5", 1.5, None),
+        _figure("zygote, resident", "MiB", rss, Reach("<= 35", 35)),
+        _figure("waiting child, private", "MiB", shares, Reach("<= 1.5", 1.5)),
     ]
 
 
@@ -204,25 +219,16 @@ def _add(values: list[float], value: float, kept: bool) -> None:
 
 
 def _figure(
-    name: str,
-    unit: str,
-    values: Sequence[float],
-    floor: str,
-    floors: Sequence[float],
-    reach: str,
-    bound: float,
-    bound95: float | None,
-    *,
-    more: bool = False,
+    name: str, unit: str, values: Sequence[float], reach: Reach, floor: str = "", floors: Sequence[float] = ()
 ) -> Figure:
-    """A row; `bound` is on the ratio, or on the value where there is no floor."""
-    p50, p95 = _at(values, 0.5), _at(values, 0.05 if more else 0.95)
-    floor_p50, floor_p95 = (_at(floors, 0.5), _at(floors, 0.95)) if floors else (None, None)
-    measured = p50 / floor_p50 if floor_p50 else p50
-    measured95 = p95 / floor_p50 if floor_p50 else p95
-    reached = (measured >= bound) if more else (measured <= bound and (bound95 is None or measured95 <= bound95))
-    ratio, ratio95 = (measured, measured95) if floor_p50 else (None, None)
-    return Figure(name, unit, len(values), p50, p95, floor, floor_p50, floor_p95, ratio, ratio95, reach, reached)
+    p50, p95 = _at(values, 0.5), _at(values, 0.05 if reach.at_least else 0.95)
+    if not floors:
+        held = reach.holds(p50, p95)
+        return Figure(name, unit, len(values), p50, p95, floor, None, None, None, None, reach.text, held)
+    low, high = _at(floors, 0.5), _at(floors, 0.95)
+    ratio, ratio_p95 = p50 / low, p95 / low
+    held = reach.holds(ratio, ratio_p95)
+    return Figure(name, unit, len(values), p50, p95, floor, low, high, ratio, ratio_p95, reach.text, held)
 
 
 def _at(values: Sequence[float], share: float) -> float:

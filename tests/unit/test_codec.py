@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -29,10 +31,8 @@ def test_plain_data_comes_back_as_it_was(value):
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_plain_data_or_a_protocol_error(data):
-    try:
-        codec.unpack(data, 1000)
-    except ProtocolError as error:
-        assert str(error)
+    with contextlib.suppress(ProtocolError):
+        codec.pack(codec.unpack(data, 1000))
 
 
 HOSTILE = {

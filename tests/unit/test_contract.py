@@ -56,7 +56,7 @@ def test_a_changed_message_is_refused_by_name(message, change, piece):
 
 
 def test_unknown_limits_are_refused_by_name():
-    with pytest.raises(SettingsError, match="memory_gb.*memory_mb"):
+    with pytest.raises(SettingsError, match=r"memory_gb.*memory_mb"):
         Limits.of(memory_gb=1)
 
 
@@ -70,7 +70,7 @@ def test_a_limit_is_a_positive_number(name, value):
 def test_cpu_stays_below_wall():
     assert Limits.of(wall_s=3).cpu_s == 1
     assert Limits.of(wall_s=3, cpu_s=3).cpu_s == 3
-    with pytest.raises(SettingsError, match="cpu_s.*wall_s"):
+    with pytest.raises(SettingsError, match=r"cpu_s.*wall_s"):
         Limits.of(wall_s=3, cpu_s=4)
 
 
