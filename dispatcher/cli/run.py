@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     help="wall_s, cpu_s, memory_mb, stdout_bytes, reply_bytes, calls or threads.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object, and nothing else.")
-def command(  # noqa: PLR0917  # click passes them by name
+def command(  # click passes them by name
     hook: str,
     files: tuple[str, ...],
     context: str | None,
