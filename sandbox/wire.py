@@ -9,6 +9,7 @@ the registry of workers with a time to live:
     hookpool:body:ID        the claim check of a large Job.body
     hookpool:inbox:NAME     frames for one dispatcher process: outcomes, and calls of running code
     hookpool:return:ID:T    the answer to one call
+    hookpool:errand:ID:T    jobs that the answer to that call needs, run by whoever waits for it
     hookpool:workers        which workers are ready, until when
     hookpool:cancel         a channel: ids of running jobs nobody waits for any more
 
@@ -71,6 +72,10 @@ def inbox_key(name: str) -> str:
 
 def return_key(job_id: str, token: str) -> str:
     return f"hookpool:return:{job_id}:{token}"
+
+
+def errand_key(job_id: str, token: str) -> str:
+    return f"hookpool:errand:{job_id}:{token}"
 
 
 FrameKind = Literal["outcome", "call"]

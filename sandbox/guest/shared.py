@@ -63,17 +63,19 @@ def share() -> None:
 
 
 def _immortalize() -> None:
-    """Every object that can be reached from one the collector knows: most strings, code and numbers it does not."""
-    at = ctypes.c_uint32.from_address
-    seen: set[int] = set()
-    todo: list[object] = list(gc.get_objects())
+    """Every object that can be reached from one the collector knows: most strings and numbers it does not.
+
+    What is immortal already has been here; a set of the visited would leave ten megabytes of holes.
+    """
+    count_of = ctypes.c_uint32.from_address
+    todo: list[object] = gc.get_objects()
     while todo:
         found = todo.pop()
-        if id(found) in seen or found is todo or found is seen:
+        count = count_of(id(found))
+        if count.value == _IMMORTAL:
             continue
-        seen.add(id(found))
-        at(id(found)).value = _IMMORTAL
-        todo.extend(each for each in gc.get_referents(found) if id(each) not in seen)
+        count.value = _IMMORTAL
+        todo += gc.get_referents(found)
         if isinstance(found, CodeType):  # which the collector does not look into
             todo += (found.co_consts, found.co_names, found.co_varnames, found.co_freevars, found.co_cellvars)
             todo += (found.co_filename, found.co_name, found.co_qualname)
