@@ -49,6 +49,7 @@ EXIT_S = 0.5  # how long the zygote may take to say how a child ended
 TRIES = 3  # children for one job, as long as none has begun it
 HOST_CALLS = 32  # tool and HTTP calls in flight, over all jobs of this process
 CHUNK = 256 * 1024  # read at a time
+NAME_CHARS = 1024  # of a call; a tool's display name has fewer
 MIB = 1024 * 1024
 _FRAME_SLACK = 64 * 1024  # a frame's head beside its payload; output pieces are below it
 
@@ -203,6 +204,7 @@ class Jail:
 
 
 STREAMS = (("stdout", b"O"), ("stderr", b"E"))
+_WANTED = frozenset(name.partition(".")[0].encode() for name in HEAVY["full"])  # as `guest.child` asks for them
 _MENTIONS = tuple(name.rpartition(".")[2].encode() for name in HEAVY["full"])  # a false alarm costs nothing but memory
 
 
@@ -318,10 +320,7 @@ class Run:
         channel = self._child.channel
         try:
             if event & select.POLLOUT:
-                rest = self._outgoing.popleft()
-                rest = rest[channel.send(rest) :]
-                if rest:
-                    self._outgoing.appendleft(rest)
+                self._send()
             if event & (select.POLLIN | select.POLLHUP):
                 data = channel.recv(CHUNK)
                 if not data:
@@ -340,6 +339,19 @@ class Run:
             self.facts.bad_frame = str(problem)
             self._done = True
 
+    def _send(self) -> None:
+        """As much of what is due as the channel takes. Who reads no more may still have sent a reply."""
+        rest = self._outgoing.popleft()
+        try:
+            rest = rest[self._child.channel.send(rest) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # its end is read like any other, behind what it sent before
+            self._outgoing.clear()
+            return
+        if rest:
+            self._outgoing.appendleft(rest)
+
     def _frame(self, tag: bytes, payload: bytes) -> None:
         if tag == b"R":
             if len(payload) > self._limits.reply_bytes:
@@ -349,7 +361,9 @@ class Run:
         elif tag == b"B":
             self.facts.begun = True
         elif tag == b"N":
-            self.facts.wants = payload[:100].decode("utf-8", "replace")
+            if payload not in _WANTED or self._child.zygote.flavour != "plain":
+                raise ProtocolError("a wish for a package that no other sandbox has")
+            self.facts.wants = payload.decode()
             self._done = True
         elif tag in self.out:
             self.out[tag].add(payload)
@@ -360,6 +374,8 @@ class Run:
 
     def _call(self, call: Call) -> None:
         self.calls_made += 1
+        if len(call.name) > NAME_CHARS:  # it is kept with the facts, so it must not weigh
+            raise ProtocolError(f"a call with a name of {len(call.name)} characters")
         if self.calls_made > self._limits.calls:
             self._over(Status.CALL_LIMIT, self.calls_made)
             return

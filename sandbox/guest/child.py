@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import gc
 import io
 import os
@@ -43,9 +44,11 @@ def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
         if frame[:1] == b"J":
             reply = _run(frame[1:], seat, code, wire)
             for stream in streams:  # ours, whatever the code put in their place
-                stream.flush()
+                with contextlib.suppress(Exception):  # it may have closed them
+                    stream.flush()
             wire.send(b"R", reply)
-            wire.receive()  # to be measured and killed; a child that is gone has no usage to read
+            while wire.receive():  # to be measured and killed; a child that is gone has no usage to read
+                pass
     except BaseException:  # a child has nobody to raise to; its end without a reply is the report
         os._exit(70)
     os._exit(0)
