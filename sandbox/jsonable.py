@@ -172,14 +172,19 @@ def _real(value: float) -> float:
 
 
 def _key(key: object) -> str:
-    if not issubclass(type(key), str):
+    if not _inherits(type(key), str):
         raise _Broken(f"a key of type {_name(type(key))}")
     return _text(str.__str__(key))
 
 
 def _name(kind: type) -> str:
     name = type.__dict__["__name__"].__get__(kind)  # a metaclass cannot come between
-    return name if type(name) is str else "object"
+    return name[:_KEY_CHARS] if type(name) is str else "object"
+
+
+def _inherits(kind: type, base: type) -> bool:
+    """As `issubclass`, which asks metaclasses."""
+    return any(one is base for one in type.__dict__["__mro__"].__get__(kind))
 
 
 def _fields(model: Any, left: int) -> dict[str, Any]:
@@ -224,7 +229,7 @@ def _other(value: object, kind: type, left: int) -> Any:
         if type(kind) is _MODELS:
             return _fields(value, left)
         for base, convert in _BASES:
-            if issubclass(kind, base):
+            if _inherits(kind, base):
                 return convert(value, left)
     except _Broken:
         raise

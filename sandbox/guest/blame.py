@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import CodeType
 
+NAME_CHARS = 200
 MESSAGE_CHARS = 8_192
 TRACEBACK_CHARS = 65_536
 _FRAMES = 400
@@ -80,7 +81,7 @@ def blame(error: BaseException, files: Collection[str], file: str | None = None)
 
 def _type_name(error: BaseException) -> str:
     name = type.__dict__["__name__"].__get__(type(error))
-    return name if type(name) is str else "Exception"
+    return _cap(name, NAME_CHARS) if type(name) is str else "Exception"
 
 
 def _message(error: BaseException) -> str:
