@@ -8,6 +8,7 @@ because it holds what it needs: nothing in `sandbox` that runs in a child import
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import sys
 from types import ModuleType
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from sandbox.hooks import FidelityRow
+
+BUILTINS = ModuleType("builtins")
+"""What code patches when it patches builtins: ours, and the standard library's, are not among them."""
+BUILTINS.__dict__.update(vars(builtins))
 
 RUNTIME = frozenset({"ces_public", "ces_internal", "requests", "ces_requests"})
 PACKAGES = frozenset(
@@ -64,6 +69,7 @@ def close_doors(also: Collection[str] = ()) -> None:
         if not may_import(name, also):
             del sys.modules[name]
     sys.modules["__main__"] = ModuleType("__main__")
+    sys.modules["builtins"] = BUILTINS
     sys.meta_path[:] = [Door(sys.meta_path, also)]
 
 

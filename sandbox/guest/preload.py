@@ -21,7 +21,7 @@ COMMON = tuple(
     marshal math mimetypes multiprocessing numbers operator os pathlib pickle platform pprint queue quopri random re
     secrets select shlex shutil signal socket ssl stat statistics string stringprep struct subprocess sys tempfile
     textwrap threading time timeit token tokenize traceback types typing unicodedata urllib.error urllib.parse
-    urllib.request uuid warnings weakref xml.etree.ElementTree zipfile zlib zoneinfo _strptime
+    urllib.request uuid warnings weakref xml.etree.ElementTree zipfile zlib zoneinfo _strptime _pylong
     encodings.idna encodings.utf_8 encodings.utf_16 encodings.utf_32 encodings.latin_1 encodings.ascii
     encodings.cp1252 encodings.unicode_escape encodings.raw_unicode_escape encodings.punycode encodings.utf_8_sig
     json.decoder json.encoder json.scanner

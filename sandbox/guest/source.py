@@ -17,6 +17,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sandbox.guest.blame import HookNotFound, WrongSignature
+from sandbox.guest.imports import BUILTINS
 from sandbox.guest.names import typing_names_used
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def module_for(source: Source, position: int, names: Mapping[str, Any]) -> Modul
     module = ModuleType("user_code" if position == 0 else f"user_code_{position + 1}")
     module.__dict__.update(names)
     module.__file__ = source.name
+    module.__dict__["__builtins__"] = vars(BUILTINS)
     return module
 
 
