@@ -30,6 +30,7 @@ from celery import Celery
 from kombu.exceptions import KombuError, OperationalError
 
 from dispatcher.retry import Sent, Step, next_step
+from dispatcher.transport import answering, errand_of
 from sandbox import wire
 from sandbox.contract import CONTEXT_BYTES, Call, Job, Outcome, Return, Status
 from sandbox.errors import InputError, PoolError, PoolOverloaded, PoolUnavailable, ProtocolError
@@ -64,6 +65,7 @@ class Waiting:
     future: Future[Outcome]
     deadline: float
     sent: Sent
+    errand: str = ""  # the list of whoever runs it; '' = the queue
 
     @property
     def ttl_s(self) -> float:
@@ -112,11 +114,14 @@ class CeleryTransport:
         job = replace(job, inbox=self.inbox)
         future: Future[Outcome] = Future()
         deadline = job.deadline or time.time() + self._settings.deadline_s
-        waiting = Waiting(job, host, future, deadline, Sent(time.monotonic()))
+        waiting = Waiting(job, host, future, deadline, Sent(time.monotonic()), errand_of(self))
         with self._lock:
             self._waiting[job.id] = waiting
         try:
-            self._publish(waiting, self._settings.max_queue_depth)
+            if waiting.errand:
+                self._push(waiting)
+            else:
+                self._publish(waiting, self._settings.max_queue_depth)
         except PoolError:
             self._pop(job.id)
             raise
@@ -148,6 +153,20 @@ class CeleryTransport:
             )
         except _AWAY as error:
             raise PoolUnavailable(self._where, f"{sending}: {_reason(error)}") from error
+
+    def _push(self, waiting: Waiting) -> None:
+        """An errand: to the worker whose job waits for it. One that it does not get to is sent again, by the queue."""
+        try:
+            self._append(waiting.errand, waiting.job.encode())
+        except redis.RedisError as error:
+            raise PoolUnavailable(self._where, f"the job was not sent: {_reason(error)}") from error
+
+    def _append(self, key: str, entry: bytes) -> None:
+        """To a list that one call waits at."""
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.rpush(key, entry)
+            pipe.expire(key, wire.RETURN_TTL_S)
+            pipe.execute()
 
     def _forsake(self, waiting: Waiting) -> None:
         """A cancelled wait: off this thread, which may be an event loop's."""
@@ -222,16 +241,13 @@ class CeleryTransport:
             answer = Return(0, 0, "", f"protocol_error: {problem}")
         else:
             try:
-                answer = waiting.host.call(call)
+                with answering(self, wire.errand_key(waiting.job.id, frame.token)):
+                    answer = waiting.host.call(call)
             except Exception as error:
                 log.exception("job=%s the host failed on %s %s", waiting.job.id, call.kind, call.name)
                 answer = Return(call.id, 0, "", f"internal_error: {type(error).__name__}")
-        key = wire.return_key(waiting.job.id, frame.token)
         try:
-            with self._client.pipeline(transaction=True) as pipe:
-                pipe.rpush(key, answer.encode())
-                pipe.expire(key, wire.RETURN_TTL_S)
-                pipe.execute()
+            self._append(wire.return_key(waiting.job.id, frame.token), answer.encode())
         except redis.RedisError as error:
             log.warning("job=%s an answer could not be sent: %s", waiting.job.id, error)
 

@@ -2,15 +2,23 @@
 
 `InProcess` runs the sandbox under this process, without a queue. `celery_transport` puts a queue
 and workers in between. A caller sees no difference but the wait.
+
+A job may need another: a tool that is code itself, run while its caller waits. If such a job waited
+for a free place like any other, the jobs that wait for their tools could hold all places, and wait
+for ever. So it is an errand: it runs in the place of the call that waits for it. Whoever answers
+a call says so (`answering`), and `submit` looks (`errand_of`).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event, local
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandbox.contract import Call, Job, Outcome, Return
     from sandbox.host import Host
     from sandbox.jail import Jail
@@ -32,26 +40,36 @@ class Transport(Protocol):
 _here = local()
 
 
-class _Answering:
-    """A host whose thread knows that it answers a call: the caller's job holds one of our threads meanwhile."""
+@contextmanager
+def answering(transport: Transport, place: str) -> Iterator[None]:
+    """While it lasts, this thread answers a call of a job that `transport` carries, and that waits at `place`."""
+    _here.call = transport, place
+    try:
+        yield
+    finally:
+        del _here.call
 
-    def __init__(self, host: Host) -> None:
+
+def errand_of(transport: Transport) -> str:
+    """The place of the call this thread answers, if a job of `transport` made it; else ''."""
+    owner, place = getattr(_here, "call", (None, ""))
+    return place if owner is transport else ""
+
+
+class _Answering:
+    """A host whose calls are answered in our name."""
+
+    def __init__(self, transport: Transport, host: Host) -> None:
+        self._transport = transport
         self._host = host
 
     def call(self, call: Call) -> Return:
-        _here.answering = True
-        try:
+        with answering(self._transport, "here"):
             return self._host.call(call)
-        finally:
-            _here.answering = False
 
 
 class InProcess:
-    """Runs each job in a sandbox of this process's own jail, at most `workers` at once.
-
-    A job submitted while a call is answered, a tool that is code itself, runs there and then and is not
-    counted: if it waited for a free thread, jobs that wait for their tools could hold all of them.
-    """
+    """Runs each job in a sandbox of this process's own jail, at most `workers` at once, errands not counted."""
 
     def __init__(self, jail: Jail, workers: int = 2) -> None:
         self._jail = jail
@@ -64,7 +82,7 @@ class InProcess:
         self._out.add(future)
         future.add_done_callback(self._out.discard)
         future.add_done_callback(lambda done: cancelled.set() if done.cancelled() else None)
-        if getattr(_here, "answering", False):
+        if errand_of(self):
             self._run(job, host, future, cancelled)
         else:
             self._threads.submit(self._run, job, host, future, cancelled)
@@ -75,7 +93,7 @@ class InProcess:
         if future.cancelled():
             return
         try:
-            outcome = self._jail.run(job, _Answering(host), cancelled)
+            outcome = self._jail.run(job, _Answering(self, host), cancelled)
         except BaseException as error:  # whoever waits must hear of it
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)

@@ -121,7 +121,7 @@ class Worker:
                 if cargo is None:
                     return Outcome(job.id, Status.NOT_STARTED, "its body is gone from the queue's server")
                 job = job.laden(cargo)
-            host = host_for(self._client, job, run.over)
+            host = host_for(self._client, job, run.over, lambda head: self.invoke(head, aside=False))
             return execute(job, self._jail, host, self._settings.ceiling, time.time(), cancelled=run.cancelled)
         except (redis.RedisError, ProtocolError) as error:
             return Outcome(job.id, Status.NOT_STARTED, f"its body could not be read: {error}")

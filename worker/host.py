@@ -1,7 +1,8 @@
 """What answers the calls of running code, on the worker's side.
 
 Tools live where the dispatcher is: a call goes into its inbox, and the thread that made it waits on
-a list of its own for the Return. HTTP is not enabled in this release.
+a list of its own for the Return. Meanwhile it runs the errands of that call, jobs which the
+dispatcher needs for the answer: they need no free place, because the place of their caller is idle. HTTP is not enabled in this release.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from sandbox.host import ByKind, Closed
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from sandbox.contract import Call, Job
     from sandbox.host import Host
 
 
-def host_for(client: redis.Redis, job: Job, over: threading.Event) -> Host:
-    """The host of one job; `over` is set when the job has ended, so that no call outlives it for long."""
-    return ByKind({"tool": RemoteTools(client, job, over), "http": Closed()})
+def host_for(client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], None]) -> Host:
+    """The host of one job; `over` is set when the job has ended, so that no call outlives it for long.
+    `errand` runs an encoded job and delivers its outcome.
+    """
+    return ByKind({"tool": RemoteTools(client, job, over, errand), "http": Closed()})
 
 
 class RemoteTools:
     """Tools answered by the dispatcher that sent the job. Each call waits on its own, on any thread."""
 
-    def __init__(self, client: redis.Redis, job: Job, over: threading.Event) -> None:
+    def __init__(self, client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], None]) -> None:
         self._client = client
         self._job = job
         self._over = over
+        self._errand = errand
         self._until = time.monotonic() + job.limits.wall_s
 
     def call(self, call: Call) -> Return:
@@ -48,13 +53,17 @@ class RemoteTools:
 
     def _ask(self, call: Call) -> Return:
         token = uuid.uuid4().hex  # never the guest's own number: it may say one twice
-        answers = wire.return_key(self._job.id, token)
+        answers, errands = wire.return_key(self._job.id, token), wire.errand_key(self._job.id, token)
         with self._client.pipeline(transaction=False) as pipe:
             pipe.rpush(self._job.inbox, wire.Frame("call", self._job.id, call.encode(), token).encode())
             pipe.expire(self._job.inbox, wire.INBOX_TTL_S)
             pipe.execute()
         while (left := self._until - time.monotonic()) > 0 and not self._over.is_set():
-            found = self._client.blpop([answers], timeout=max(0.01, min(wire.BLOCK_S, left)))
-            if found:
-                return Return.decode(cast("bytes", found[1]))
+            found = self._client.blpop([answers, errands], timeout=max(0.01, min(wire.BLOCK_S, left)))
+            if found is None:
+                continue
+            key, entry = cast("tuple[bytes, bytes]", found)
+            if key == answers.encode():
+                return Return.decode(entry)
+            self._errand(entry)
         raise TimeoutError("the dispatcher did not answer in time")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import textwrap
 import time
+from contextlib import contextmanager
 
 import pytest
 
-from dispatcher import Dispatcher, InProcess, MemoryStore, Profile, Session
+from dispatcher import Dispatcher, Embedded, InProcess, MemoryStore, Profile, Session
 from dispatcher.apps import App, Tool
 from dispatcher.tools import AppTools, Functions
 from sandbox.contract import Limits
@@ -17,10 +18,23 @@ from sandbox.jail import Jail
 from sandbox.settings import Settings
 
 
-@pytest.fixture(scope="module")
-def transport():
-    with InProcess(Jail(Settings()), workers=1) as inline:  # one: a nested call must not need a second
-        yield inline
+@contextmanager
+def inline():
+    with InProcess(Jail(Settings()), workers=1) as transport:
+        yield transport
+
+
+@contextmanager
+def embedded():
+    with Embedded(workers=1, settings=Settings(concurrency=1)) as pool:
+        yield pool.transport
+
+
+@pytest.fixture(scope="module", params=[inline, embedded], ids=lambda pool: pool.__name__)
+def transport(request):
+    """A pool with one place: a nested call must not need a second."""
+    with request.param() as transport:
+        yield transport
 
 
 @pytest.fixture
