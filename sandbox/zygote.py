@@ -309,7 +309,8 @@ def installed(name: str) -> str:
 
 def readable_paths(flavour: Flavour) -> list[str]:
     """What a child may read: the standard library, the allowed packages, time zones. Real paths."""
-    paths = sysconfig.get_paths()
+    # Not the ones of a virtual environment: its `platstdlib` has everything that is installed in it.
+    paths = sysconfig.get_paths(vars={"installed_base": sys.base_prefix, "platbase": sys.base_exec_prefix})
     found = [paths["stdlib"], paths["platstdlib"], *map(installed, (*PACKAGES, *HEAVY[flavour])), *TZPATH]
     return [path for path in dict.fromkeys(found) if path and Path(path).exists()]
 

@@ -122,3 +122,22 @@ def test_the_zygote_holds_no_secret(monkeypatch):
         for process in (psutil.Process(jail.zygote_pid), *psutil.Process(jail.zygote_pid).children(recursive=True)):
             for name in ("environ", "cmdline"):
                 assert b"hunter2" not in Path(f"/proc/{process.pid}/{name}").read_bytes()
+
+
+def test_what_is_installed_beside_the_promised_packages_cannot_be_read(bench):
+    import celery
+    import pydantic
+
+    import sandbox.jail
+
+    seen = bench.run(
+        """
+        import os
+        for name, path in paths.items():
+            try:
+                v[name] = len(open(path).read()) > 0
+            except OSError:
+                v[name] = False
+        """.replace("paths", repr({m.__name__: m.__file__ for m in (celery, sandbox.jail, pydantic)}))
+    )
+    assert seen.variables == {"celery": False, "sandbox.jail": False, "pydantic": bench.jail.tier != "C"}
