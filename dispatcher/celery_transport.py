@@ -290,6 +290,8 @@ class CeleryTransport:
             standings, depths = self._ledger.look([w.job.id for w in some], wire.QUEUES.values())
             for waiting, standing in zip(some, standings, strict=True):
                 queue = wire.QUEUES[waiting.job.lane]
+                if standing.state == "done" and waiting.sent.ended_at is None:
+                    waiting.sent.ended_at = now  # its outcome may be in the inbox, behind this very sweep
                 passed = depths[queue] == 0 or self._newest_back[queue] > waiting.sent.at
                 step = next_step(
                     standing,

@@ -25,19 +25,23 @@ Step = Literal["wait", "again", "lost"]
 
 @dataclass(slots=True)
 class Sent:
-    """The last message of a job: when it was sent (monotonic seconds), after how many starts."""
+    """The last message of a job: when it was sent, after how many starts, and when the ledger first
+    said that the job has ended. Monotonic seconds.
+    """
 
     at: float
     starts: int = 0
+    ended_at: float | None = None
 
 
 def next_step(  # each is one fact
     standing: Standing, sent: Sent, retry: Retry, *, now: float, lease_s: float, passed: bool
 ) -> Step:
     """What to do about a job that has not come back. `passed`: the queue has moved past its message."""
-    silent = now - sent.at >= lease_s
     if standing.state:
-        return "lost" if silent and standing.state == "done" and not standing.leased else "wait"
+        overdue = sent.ended_at is not None and now - sent.ended_at >= lease_s
+        return "lost" if overdue and standing.state == "done" and not standing.leased else "wait"
+    silent = now - sent.at >= lease_s
     if standing.leased:
         return "wait"
     if standing.starts > sent.starts:
