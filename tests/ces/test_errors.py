@@ -128,7 +128,9 @@ def test_code_run_by_exec_points_at_the_line_that_ran_it(bench):
 
 
 def test_a_recursion_limit_left_low_does_not_matter(bench):
-    reply = bench.before_agent("import sys\nv['deep'] = [[[[1]]]]\nsys.setrecursionlimit(40)")
+    reply = bench.before_agent(
+        "import inspect, sys\nv['deep'] = [[[[1]]]]\nsys.setrecursionlimit(len(inspect.stack(0)) + 12)"
+    )
     assert reply.set == {"deep": [[[[1]]]]}
 
 
