@@ -2,8 +2,8 @@
 
 Theory of operation. `Jail.run` takes a waiting child and supervises it from the outside with one
 poll loop over three descriptors: the channel (frames both ways, never blocking), the seccomp
-listener (a forbidden call, by number) and a wake-up for answers of the host, whose calls run on
-threads. Every 20 ms it also looks at the child's CPU clock and memory. Any doubt about a child ends
+listener (a forbidden call, by number) and a wake-up. Calls of the host run on threads, which write
+the answer to the channel themselves and wake the loop only when it takes no more. Every 20 ms it also looks at the child's CPU clock and memory. Any doubt about a child ends
 in SIGKILL. What happened is collected as `Facts`; `conclude`, a pure function, turns facts and
 limits into a status and the sentence that explains it.
 
@@ -16,7 +16,6 @@ import collections
 import contextlib
 import logging
 import os
-import queue
 import select
 import signal
 import threading
@@ -239,7 +238,8 @@ class Run:
         self._threads = threads
         self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
-        self._answers: queue.SimpleQueue[tuple[Return, CallRecord]] = queue.SimpleQueue()
+        self._sending = threading.Lock()  # over _outgoing, calls and the channel's sending side
+        self._over_for_hosts = False  # an answer that comes now has no channel to go to
         self._wake = Wake()
         self.calls_made = 0  # calls, answered or not
         self._done = False
@@ -269,9 +269,12 @@ class Run:
         child.channel.setblocking(False)
         started = time.monotonic()
         try:
+            self._send()
             self._loop(started)
         finally:
             facts.wall_s = time.monotonic() - started
+            with self._sending:
+                self._over_for_hosts = True
             self._wake.close()
         self._measure()
         if self.gone:
@@ -298,8 +301,7 @@ class Run:
                     else:  # its last user is gone; the channel says the same
                         poller.unregister(fd)
                 elif fd == self._wake.fd:
-                    os.eventfd_read(fd)
-                    self._answer()
+                    os.eventfd_read(fd)  # there is more to send: the next turn waits for room
                 else:
                     self._talk(event)
             now = time.monotonic()
@@ -320,7 +322,8 @@ class Run:
         channel = self._child.channel
         try:
             if event & select.POLLOUT:
-                self._send()
+                with self._sending:
+                    self._send()
             if event & (select.POLLIN | select.POLLHUP):
                 data = channel.recv(CHUNK)
                 if not data:
@@ -341,16 +344,17 @@ class Run:
 
     def _send(self) -> None:
         """As much of what is due as the channel takes. Who reads no more may still have sent a reply."""
-        rest = self._outgoing.popleft()
         try:
-            rest = rest[self._child.channel.send(rest) :]
+            while self._outgoing:
+                rest = self._outgoing[0][self._child.channel.send(self._outgoing[0]) :]
+                if rest:
+                    self._outgoing[0] = rest
+                else:
+                    self._outgoing.popleft()
         except BlockingIOError:
-            pass
+            return
         except OSError:  # its end is read like any other, behind what it sent before
             self._outgoing.clear()
-            return
-        if rest:
-            self._outgoing.appendleft(rest)
 
     def _frame(self, tag: bytes, payload: bytes) -> None:
         if tag == b"R":
@@ -393,14 +397,15 @@ class Run:
             log.exception("job %s: the host failed on %s %s", self._job.id, call.kind, call.name)
             answer = Return(call.id, 0, "", f"internal_error: {type(error).__name__}")
         record = CallRecord(call.kind, call.name, answer.status_code, (time.monotonic() - started) * 1e3)
-        self._answers.put((answer, record))
-        self._wake.set()
-
-    def _answer(self) -> None:
-        while not self._answers.empty():
-            answer, record = self._answers.get()
+        frame = codec.frame(b"V" + answer.encode())
+        with self._sending:
+            if self._over_for_hosts:
+                return
             self.calls.append(record)
-            self._outgoing.append(memoryview(codec.frame(b"V" + answer.encode())))
+            self._outgoing.append(memoryview(frame))
+            self._send()
+            if self._outgoing:
+                self._wake.set()
 
     def _violation(self) -> None:
         try:
