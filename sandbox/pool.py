@@ -77,6 +77,7 @@ class Pool:
             if compiled is not None:
                 if compiled.fresh():
                     self.handed["compiled"] += 1
+                    compiled.rest()
                     return compiled
                 compiled.close()
             while time.monotonic() < until:

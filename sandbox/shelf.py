@@ -1,7 +1,8 @@
 """Children that have compiled one callback's code and wait for its next job.
 
 What comes twice comes again: a code seen a second time within `age_s` gets a child that has compiled
-it, under the same limits, and another when that one is used. State is never shared: the child has
+it, under the same limits, and another when that one is used. A large one, whose compiling is felt,
+gets it at the first: the child compiles while the first run does. State is never shared: the child has
 compiled the code and run none of it. The shelf holds at most `size` codes, the least recently used
 leaves first, and none longer than `age_s` without a job. It only keeps; `Pool` forks.
 """
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from sandbox.zygote import Child
 
 
+LARGE = 32 * 1024  # bytes of code that take ten milliseconds to compile
+
+
 @dataclass(slots=True)
 class Place:
     """A code: a job that brought it, how often it came, its child if there is one."""
@@ -28,6 +32,11 @@ class Place:
     used_at: float
     seen: int = 0
     child: Child | None = None
+
+    @property
+    def lacking(self) -> bool:
+        """Whether it should have a child and has none."""
+        return self.child is None and self.seen > (0 if len(self.job.code) >= LARGE else 1)
 
 
 class Shelf:
@@ -55,7 +64,7 @@ class Shelf:
     def wanted(self) -> Job | None:
         """A job whose code should have a child and has none."""
         with self._lock:
-            return next((p.job for p in reversed(self._places.values()) if p.seen > 1 and p.child is None), None)
+            return next((place.job for place in reversed(self._places.values()) if place.lacking), None)
 
     def put(self, job: Job, child: Child) -> None:
         """The child that has the code of `job`."""

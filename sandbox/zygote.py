@@ -116,6 +116,11 @@ class Child:
         self.channel.settimeout(None)
         return self.born
 
+    def rest(self) -> None:
+        """What it used until now was not the job's: count from here."""
+        with contextlib.suppress(OSError):  # it is gone, which its supervisor will see
+            self.idle = measure(self.pid)
+
     def fresh(self) -> bool:
         """Alive, and silent since its announcement: fit to be handed out."""
         if not self.born:

@@ -80,3 +80,17 @@ def test_a_code_that_cannot_be_compiled_says_so_every_time():
             assert bench.run("x = = 1").error == "SyntaxError"
             wait_for_a_child(jail)
         assert compiled(jail) == 2
+
+
+def test_a_large_code_is_compiled_while_its_first_run_is_and_the_second_is_not_charged_for_it():
+    lines = "\n".join(f"    v['n{n}'] = [{n}, {{'a': {n}}}, 'text {n}']" for n in range(6000))
+    body = f"if v.get('never'):\n{lines}\nv['n'] = 1"
+    with Jail(settings("A")) as jail:
+        bench = Bench(jail)
+        first = bench.run(body, Limits(wall_s=30, cpu_s=20, memory_mb=512))
+        wait_for_a_child(jail)
+        time.sleep(2 * first.outcome.usage.cpu_ms / 1e3)  # what it took the first time
+        second = bench.run(body, Limits(wall_s=30, cpu_s=20, memory_mb=512))
+        assert (first.variables, second.variables) == ({"n": 1}, {"n": 1})
+        assert compiled(jail) == 1
+        assert second.outcome.usage.cpu_ms < first.outcome.usage.cpu_ms / 3
