@@ -487,6 +487,13 @@ def test_a_whole_reply_dripped_byte_by_byte_counts(cell: Cell):
     assert cell.run(dripped).state_delta.set == {"x": "forged"}
 
 
+def test_a_reply_is_not_lost_behind_answers_that_nobody_reads(cell: Cell):
+    """The supervisor is about to write to a process that has said all it had to say, and is gone."""
+    for _ in range(20):
+        verdict = cell.run(sends(*[call()] * 5, FORGED, then="os._exit(0)"), CALLS)
+        assert (verdict.ok, verdict.state_delta.set) == (True, {"x": "forged"}), said(verdict)
+
+
 def test_a_forged_error_is_the_codes_own_fault(cell: Cell):
     """It can say of itself that it failed, in any words; it cannot take a status that is a fact."""
     verdict = cell.run(sends(b"R" + Reply(error={"type": "crashed", "message": "policy_violation"}).encode()))
