@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sandbox.contract import Limits, Status
-from sandbox.jail import OVER, Facts, conclude
+from sandbox.facts import OVER, Facts, conclude
 
 QUICK = Limits(wall_s=5, cpu_s=0.3)
 

@@ -1,0 +1,80 @@
+"""What a supervisor saw, and what follows from it. Pure.
+
+Facts come from outside the sandbox, never from the code in it. `conclude` makes a status of them and
+the sentence that explains it: which limit, how much was used, which setting changes it.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandbox.contract import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sandbox.contract import Limits
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the supervisor saw, and nothing the code said about itself."""
+
+    reply: bytes | None = None
+    begun: bool = False  # the child had the whole job and was about to run it
+    hung_up: bool = False  # it let go of its channel and lived on
+    wants: str = ""  # a package that children of another flavour have
+    over: Status | None = None  # the first limit that was passed
+    used: float = 0.0  # of it, in the limit's own unit
+    violation: str = ""  # the forbidden system call
+    bad_frame: str = ""
+    cancelled: bool = False
+    zygote_died: bool = False
+    exit_code: int | None = None  # negative: a signal
+    peak_rss: int = 0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+def conclude(facts: Facts, limits: Limits) -> tuple[Status, str]:
+    """Status and detail: which limit, how much was used, which setting changes it."""
+    if facts.cancelled:
+        return Status.LOST, f"cancelled by the caller after {facts.wall_s:.2f} s"
+    if facts.violation:
+        return Status.POLICY_VIOLATION, f"forbidden system call {facts.violation}"
+    if facts.over is not None:
+        return facts.over, OVER[facts.over](facts, limits)
+    if facts.bad_frame:
+        return Status.PROTOCOL_ERROR, f"the sandbox sent what is no frame: {facts.bad_frame}"
+    if facts.reply is not None:
+        return Status.OK, ""
+    if facts.wants:
+        return (
+            Status.CALLBACK_ERROR,
+            f"import {facts.wants} at the top of the file: it was too late after a tool or HTTP call",
+        )
+    if facts.zygote_died:
+        return Status.CRASHED, f"the fork server died after {facts.wall_s:.2f} s of running"
+    if facts.hung_up:
+        return Status.NO_RESULT, "it closed its channel without a reply"
+    if facts.exit_code is None:
+        return Status.LOST, "the process is gone and nobody knows how it ended"
+    if facts.exit_code == -signal.SIGSYS:
+        return Status.POLICY_VIOLATION, "a forbidden system call, or one of a foreign machine type (SIGSYS)"
+    if facts.exit_code < 0:
+        return Status.CRASHED, f"killed by {signal.Signals(-facts.exit_code).name}"
+    return Status.NO_RESULT, f"it exited with {facts.exit_code} without a reply"
+
+
+OVER: dict[Status, Callable[[Facts, Limits], str]] = {
+    Status.TIME_LIMIT: lambda f, li: f"ran {f.wall_s:.2f} s, limit {li.wall_s:g} s (limit wall_s)",
+    Status.CPU_LIMIT: lambda f, li: f"used {f.used:.2f} s of CPU, limit {li.cpu_s:g} s (limit cpu_s)",
+    Status.MEMORY_LIMIT: lambda f, li: f"used {f.used:.0f} MiB, limit {li.memory_mb} MiB (limit memory_mb)",
+    Status.OUTPUT_LIMIT: lambda f, li: (
+        f"sent a frame of {f.used:.0f} bytes, limit {li.reply_bytes} bytes (limit reply_bytes)"
+    ),
+    Status.CALL_LIMIT: lambda f, li: f"made {f.used:.0f} tool and HTTP calls, limit {li.calls} (limit calls)",
+    Status.POLICY_VIOLATION: lambda f, li: f"ran {f.used:.0f} threads, limit {li.threads} (limit threads)",
+}

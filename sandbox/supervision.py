@@ -1,0 +1,306 @@
+"""The supervision of one job in one child: feed it, watch it, answer its calls, kill it.
+
+Theory of operation. One poll loop over three descriptors: the channel (frames both ways, never
+blocking), the seccomp listener (a forbidden call, by number) and a wake-up. Calls of the host run on
+threads, which write the answer to the channel themselves and wake the loop only when it takes no
+more. Every 20 ms the loop also looks at the child's CPU clock and memory. Any doubt about a child
+ends in SIGKILL. What happened is collected as `facts.Facts`.
+
+The reply's content is not looked at here: it is a claim, and the dispatcher's to judge.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sandbox import codec
+from sandbox.contract import Call, CallRecord, Outcome, Return, Status, Usage
+from sandbox.errors import FrameTooLarge, ProtocolError
+from sandbox.facts import Facts, conclude
+from sandbox.kernel.seccomp import notified
+from sandbox.kernel.syscalls import name_of
+from sandbox.zygote import HEAVY, measure
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from sandbox.contract import Job
+    from sandbox.host import Host
+    from sandbox.zygote import Child
+
+log = logging.getLogger("hookpool.jail")
+
+POLL_S = 0.02  # how often CPU, memory and cancellation are looked at
+GRACE_S = 0.25  # between KeyboardInterrupt and SIGKILL at the wall limit, so that `finally` runs
+EXIT_S = 0.5  # how long the zygote may take to say how a child ended
+CHUNK = 256 * 1024  # read at a time
+NAME_CHARS = 1024  # of a call; a tool's display name has fewer
+MIB = 1024 * 1024
+_FRAME_SLACK = 64 * 1024  # a frame's head beside its payload; output pieces are below it
+STREAMS = (("stdout", b"O"), ("stderr", b"E"))
+_WANTED = frozenset(name.partition(".")[0].encode() for name in HEAVY["full"])  # as `guest.child` asks for them
+
+
+@dataclass(slots=True)
+class Capture:
+    """The first `limit` bytes of a stream, and how many more there were."""
+
+    limit: int
+    kept: bytearray = field(default_factory=bytearray)
+    lost: int = 0
+
+    def add(self, data: bytes) -> None:
+        room = self.limit - len(self.kept)
+        self.kept += data[:room] if room > 0 else b""
+        self.lost += max(0, len(data) - max(room, 0))
+
+
+class Run:
+    """The supervision of one job in one child."""
+
+    def __init__(
+        self, child: Child, job: Job, host: Host, cancelled: threading.Event | None, threads: ThreadPoolExecutor
+    ) -> None:
+        self.facts = Facts()
+        self.calls: list[CallRecord] = []
+        self.out = {tag: Capture(job.limits.stdout_bytes) for _, tag in STREAMS}
+        self._child = child
+        self._job = job
+        self._limits = job.limits
+        self._host = host
+        self._cancelled = cancelled
+        self._threads = threads
+        self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
+        self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
+        self._sending = threading.Lock()  # over _outgoing, calls and the channel's sending side
+        self._over_for_hosts = False  # an answer that comes now has no channel to go to
+        self._wake = Wake()
+        self.calls_made = 0  # calls, answered or not
+        self._done = False
+        self.gone = False  # nobody at the other end of the channel
+
+    def outcome(self) -> Outcome:
+        """What was seen, concluded."""
+        facts, zygote = self.facts, self._child.zygote
+        status, detail = conclude(facts, self._limits)
+        return Outcome(
+            id=self._job.id,
+            status=status,
+            detail=detail,
+            reply=facts.reply or b"" if status is Status.OK else b"",
+            stdout=bytes(self.out[b"O"].kept),
+            stderr=bytes(self.out[b"E"].kept),
+            truncated={name: self.out[tag].lost for name, tag in STREAMS if self.out[tag].lost},
+            calls=tuple(self.calls),
+            usage=Usage(0.0, facts.wall_s * 1e3, facts.cpu_s * 1e3, facts.peak_rss),
+            layers=zygote.layers,
+            tier=zygote.tier,
+        )
+
+    def supervise(self) -> None:
+        """Until the reply, a limit, a violation or the child's end."""
+        child, facts = self._child, self.facts
+        child.channel.setblocking(False)
+        started = time.monotonic()
+        try:
+            self._send()
+            self._loop(started)
+        finally:
+            facts.wall_s = time.monotonic() - started
+            with self._sending:
+                self._over_for_hosts = True
+            self._wake.close()
+        self._measure()
+        if self.gone:
+            facts.exit_code = child.exit_code(EXIT_S)
+            facts.zygote_died = facts.exit_code is None and not child.zygote.alive
+            facts.hung_up = facts.exit_code is None and child.zygote.alive
+        child.signal(signal.SIGKILL)
+
+    def _loop(self, started: float) -> None:
+        child = self._child
+        poller = select.poll()
+        if child.listener >= 0:
+            poller.register(child.listener, select.POLLIN)
+        poller.register(self._wake.fd, select.POLLIN)
+        end = started + self._limits.wall_s
+        interrupted = False
+        look = started + POLL_S
+        while not self._done:
+            poller.register(child.channel, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+            for fd, event in poller.poll(max(0.0, look - time.monotonic()) * 1000):
+                if fd == child.listener:
+                    if event & select.POLLIN:
+                        self._violation()
+                    else:  # its last user is gone; the channel says the same
+                        poller.unregister(fd)
+                elif fd == self._wake.fd:
+                    os.eventfd_read(fd)  # there is more to send: the next turn waits for room
+                else:
+                    self._talk(event)
+            now = time.monotonic()
+            if now < look or self._done:
+                continue
+            look = now + POLL_S
+            self._watch()
+            if now >= end:
+                if interrupted:
+                    self._over(Status.TIME_LIMIT, now - started)
+                else:
+                    child.signal(signal.SIGINT)
+                    interrupted, end = True, now + GRACE_S
+        if interrupted and not self.facts.violation:
+            self.facts.reply, self.facts.over = None, self.facts.over or Status.TIME_LIMIT
+
+    def _talk(self, event: int) -> None:
+        channel = self._child.channel
+        try:
+            if event & select.POLLOUT:
+                with self._sending:
+                    self._send()
+            if event & (select.POLLIN | select.POLLHUP):
+                data = channel.recv(CHUNK)
+                if not data:
+                    self.gone = self._done = True
+                for payload in self._frames.feed(data):
+                    self._frame(payload[:1], payload[1:])
+                    if self._done:
+                        return
+        except BlockingIOError:
+            return
+        except OSError:  # reset
+            self.gone = self._done = True
+        except FrameTooLarge as problem:
+            self._over(Status.OUTPUT_LIMIT, problem.size)
+        except ProtocolError as problem:
+            self.facts.bad_frame = str(problem)
+            self._done = True
+
+    def _send(self) -> None:
+        """As much of what is due as the channel takes. Who reads no more may still have sent a reply."""
+        try:
+            while self._outgoing:
+                rest = self._outgoing[0][self._child.channel.send(self._outgoing[0]) :]
+                if rest:
+                    self._outgoing[0] = rest
+                else:
+                    self._outgoing.popleft()
+        except BlockingIOError:
+            return
+        except OSError:  # its end is read like any other, behind what it sent before
+            self._outgoing.clear()
+
+    def _frame(self, tag: bytes, payload: bytes) -> None:
+        if tag == b"R":
+            if len(payload) > self._limits.reply_bytes:
+                self._over(Status.OUTPUT_LIMIT, len(payload))
+            self.facts.reply = payload
+            self._done = True
+        elif tag == b"B":
+            self.facts.begun = True
+        elif tag == b"N":
+            if payload not in _WANTED or self._child.zygote.flavour != "plain":
+                raise ProtocolError("a wish for a package that no other sandbox has")
+            self.facts.wants = payload.decode()
+            self._done = True
+        elif tag in self.out:
+            self.out[tag].add(payload)
+        elif tag == b"C":
+            self._call(Call.decode(payload))
+        else:
+            raise ProtocolError(f"tag {tag!r}")
+
+    def _call(self, call: Call) -> None:
+        self.calls_made += 1
+        if len(call.name) > NAME_CHARS:  # it is kept with the facts, so it must not weigh
+            raise ProtocolError(f"a call with a name of {len(call.name)} characters")
+        if self.calls_made > self._limits.calls:
+            self._over(Status.CALL_LIMIT, self.calls_made)
+            return
+        if len(call.arguments) > self._limits.reply_bytes:
+            self._over(Status.OUTPUT_LIMIT, len(call.arguments))
+            return
+        self._threads.submit(self._ask, call)
+
+    def _ask(self, call: Call) -> None:
+        """On a thread: the host's answer, whatever it takes."""
+        started = time.monotonic()
+        try:
+            answer = self._host.call(call)
+        except Exception as error:  # a fault of the host is an answer to the code and a line in the log
+            log.exception("job %s: the host failed on %s %s", self._job.id, call.kind, call.name)
+            answer = Return(call.id, 0, "", f"internal_error: {type(error).__name__}")
+        record = CallRecord(call.kind, call.name, answer.status_code, (time.monotonic() - started) * 1e3)
+        frame = codec.frame(b"V" + answer.encode())
+        with self._sending:
+            if self._over_for_hosts:
+                return
+            self.calls.append(record)
+            self._outgoing.append(memoryview(frame))
+            self._send()
+            if self._outgoing:
+                self._wake.set()
+
+    def _violation(self) -> None:
+        try:
+            number = notified(self._child.listener)
+        except OSError:  # the thread died in the meantime
+            return
+        self.facts.violation = name_of(number)
+        self._done = True
+
+    def _watch(self) -> None:
+        """Cancellation, CPU, memory, threads."""
+        threads = self._measure()
+        facts, limits = self.facts, self._limits
+        grown = (facts.peak_rss - self._child.idle.rss) / MIB
+        if self._cancelled is not None and self._cancelled.is_set():
+            facts.cancelled = self._done = True
+        elif facts.cpu_s >= limits.cpu_s:
+            self._over(Status.CPU_LIMIT, facts.cpu_s)
+        elif grown > limits.memory_mb:
+            self._over(Status.MEMORY_LIMIT, grown)
+        elif threads > limits.threads + 1:  # the one it came with is free
+            self._over(Status.POLICY_VIOLATION, threads - 1)
+
+    def _measure(self) -> int:
+        """Read CPU and memory from outside; the number of threads."""
+        child, facts = self._child, self.facts
+        with contextlib.suppress(OSError):
+            now = measure(child.pid)
+            facts.cpu_s = now.cpu_s - child.idle.cpu_s
+            facts.peak_rss = max(facts.peak_rss, now.rss)
+            return now.threads
+        return 0
+
+    def _over(self, limit: Status, used: float) -> None:
+        if self.facts.over is None:
+            self.facts.over, self.facts.used = limit, used
+        self._done = True
+
+
+class Wake:
+    """An eventfd that threads may ring after its reader has left."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        with self._lock:
+            if self.fd >= 0:
+                os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        with self._lock:
+            os.close(self.fd)
+            self.fd = -1
