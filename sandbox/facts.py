@@ -30,6 +30,7 @@ class Facts:
     used: float = 0.0  # of it, in the limit's own unit
     violation: str = ""  # the forbidden system call
     bad_frame: str = ""
+    pending: int = 0  # bytes of a frame that was never finished
     cancelled: bool = False
     zygote_died: bool = False
     exit_code: int | None = None  # negative: a signal
@@ -69,7 +70,10 @@ def conclude(facts: Facts, limits: Limits) -> tuple[Status, str]:
 
 
 OVER: dict[Status, Callable[[Facts, Limits], str]] = {
-    Status.TIME_LIMIT: lambda f, li: f"ran {f.wall_s:.2f} s, limit {li.wall_s:g} s (limit wall_s)",
+    Status.TIME_LIMIT: lambda f, li: (
+        f"ran {f.wall_s:.2f} s, limit {li.wall_s:g} s (limit wall_s)"
+        + (f"; it had begun a frame of which {f.pending} bytes came" if f.pending else "")
+    ),
     Status.CPU_LIMIT: lambda f, li: f"used {f.used:.2f} s of CPU, limit {li.cpu_s:g} s (limit cpu_s)",
     Status.MEMORY_LIMIT: lambda f, li: f"used {f.used:.0f} MiB, limit {li.memory_mb} MiB (limit memory_mb)",
     Status.OUTPUT_LIMIT: lambda f, li: (

@@ -7,6 +7,9 @@ flags a filter can see.
 
 Nothing here trusts a path or a pointer: seccomp cannot look behind one. What may be opened is for
 the mounts and landlock to say; this list says that without them (tier C) nothing is opened at all.
+
+Two numbers pass every filter on x86_64, whatever it says: `uretprobe` and, on newer kernels, `uprobe`.
+The kernel itself issues them from a probe's trampoline; anywhere else they fail (SIGILL, ENXIO).
 """
 
 from __future__ import annotations

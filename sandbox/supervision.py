@@ -116,6 +116,7 @@ class Run:
             self._loop(started)
         finally:
             facts.wall_s = time.monotonic() - started
+            facts.pending = self._frames.pending
             with self._sending:
                 self._over_for_hosts = True
             self._wake.close()
