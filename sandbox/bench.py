@@ -99,9 +99,10 @@ def _times(settings: Settings, n: int) -> list[Figure]:
         jails = {name: stack.enter_context(Jail(way[0])) for name, way in ways.items()}
         for turn in range(n + WARM_UP):
             kept = turn >= WARM_UP
+            _settle(*jails.values())
             _add(bare, _timed(_bare), kept)
             for name, jail in jails.items():
-                _settle(jail)
+                _settle(*jails.values())
                 _add(times[name], _timed(lambda jail=jail: _run(jail, job())), kept)  # type: ignore[misc]
     return [
         _figure(f"time to result, {name}", "ms", times[name], reach, "bare interpreter", bare)
@@ -109,11 +110,12 @@ def _times(settings: Settings, n: int) -> list[Figure]:
     ]
 
 
-def _settle(jail: Jail) -> None:
-    """Until the pool is full again: the rows above are about a pool that keeps up."""
+def _settle(*jails: Jail) -> None:
+    """Until the pools are full again and quiet: the rows are about pools that keep up."""
     until = time.monotonic() + 1
-    while not jail.settled and time.monotonic() < until:
+    while not all(jail.settled for jail in jails) and time.monotonic() < until:
         time.sleep(0.001)
+    time.sleep(0.005)
 
 
 def _throughput(settings: Settings, seconds: float = 4.0) -> list[Figure]:

@@ -31,6 +31,7 @@ log = logging.getLogger("hookpool.pool")
 TIERS: tuple[Tier, ...] = ("A", "B", "C")  # strongest first
 ANNOUNCE_S = 5.0
 RESTART_S = 10.0
+LULL_S = 0.002  # between a hand-out and the fork that makes up for it: the job has the cores first
 RETRY_S = 0.2  # between two attempts to start a zygote
 
 
@@ -90,7 +91,7 @@ class Pool:
                     continue
                 if self._zygote.alive:
                     with contextlib.suppress(ZygoteLost):
-                        child = self._zygote.fork()
+                        child = self._zygote.fork(warm=False)
                         if child.announce(ANNOUNCE_S):
                             self.handed["forked"] += 1
                             return child
@@ -117,6 +118,7 @@ class Pool:
         """Fill up, and see to it that there is something to fill from."""
         while not self._closing:
             self._wake.wait(1.0)
+            time.sleep(LULL_S)
             self._wake.clear()
             self._renew()
             with contextlib.suppress(ZygoteLost, OSError):

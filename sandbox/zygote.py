@@ -223,15 +223,18 @@ class Zygote:
         """Of the process this one started."""
         return self._process.pid
 
-    def fork(self) -> Child:
-        """Ask for a child; it announces itself when it is locked down. Raises ZygoteLost."""
+    def fork(self, *, warm: bool = True) -> Child:
+        """Ask for a child; it announces itself when it is locked down. Raises ZygoteLost.
+
+        `warm`: it has the time to run a harmless callback first; one whose job waits has not.
+        """
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             self.forks += 1
             child = Child(self, self.forks, ours)
             self._children[child.serial] = child
             try:
-                socket.send_fds(self._control, [b"F%d" % child.serial], [theirs.fileno()])
+                socket.send_fds(self._control, [b"%b%d" % (b"F" if warm else b"f", child.serial)], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 del self._children[child.serial]

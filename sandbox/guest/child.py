@@ -26,15 +26,17 @@ STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
 
 
-def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
+def live(seat: Seat, channel: int, elsewhere: list[str], *, warm: bool) -> NoReturn:
     """Lock down, wait for the job, run it, reply. The process ends here whatever happens.
 
-    `elsewhere`: packages that another flavour of zygote has.
+    `elsewhere`: packages that another flavour of zygote has. `warm`: touch what a job will touch first.
     """
     try:
         os.dup2(channel, lockdown.CHANNEL)
         lockdown.lock(seat)
         wire = Channel()
+        if warm:
+            chain.run_chain(shared.warm_code(-1), shared.WARM_BODY, shared.Nobody())
         streams = _prepare(wire)
         sys.meta_path.insert(0, _Elsewhere(wire, elsewhere))
         os.write(lockdown.CHANNEL, lockdown.WARM)
@@ -55,8 +57,7 @@ def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
 
 
 def _prepare(wire: Channel) -> tuple[io.TextIOWrapper, ...]:
-    """Undo what a fork shares and two invocations must not; touch the pages a job will. The standard streams."""
-    chain.run_chain(shared.warm_code(-1), shared.WARM_BODY, shared.Nobody())
+    """Undo what a fork shares and two invocations must not. The standard streams."""
     gc.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

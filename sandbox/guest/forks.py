@@ -76,10 +76,10 @@ class Zygote:
                 data, fds = calls.receive_fds(control, 64)
                 if not data:
                     return
-                self._bear(int(data[1:]), fds[0], control)
+                self._bear(int(data[1:]), fds[0], control, warm=data[:1] == b"F")
                 os.close(fds[0])
 
-    def _bear(self, serial: int, channel: int, control: socket.socket) -> None:
+    def _bear(self, serial: int, channel: int, control: socket.socket, *, warm: bool) -> None:
         try:
             pid = self._fork()
         except OSError as error:
@@ -87,7 +87,7 @@ class Zygote:
             return
         if pid == 0:
             seat = lockdown.Seat(self.plan, serial, 0 if self.plan.tier == "A" else self._pid)
-            child.live(seat, channel, self._elsewhere)
+            child.live(seat, channel, self._elsewhere, warm=warm)
         pidfd = os.pidfd_open(pid)
         self._alive[pidfd] = (pid, serial)
         self._epoll.register(pidfd, select.EPOLLIN)
