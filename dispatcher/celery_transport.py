@@ -35,13 +35,13 @@ from sandbox import wire
 from sandbox.contract import CONTEXT_BYTES, Call, Job, Outcome, Return, Status
 from sandbox.errors import InputError, PoolError, PoolOverloaded, PoolUnavailable, ProtocolError
 from sandbox.ledger import Ledger
+from sandbox.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sandbox.host import Host
     from sandbox.ledger import Standing
-    from sandbox.settings import Settings
 
 log = logging.getLogger("hookpool.transport")
 
@@ -79,10 +79,10 @@ class CeleryTransport:
     Nothing is connected before the first job. Raises SettingsError for a URL that is none.
     """
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings | None = None) -> None:
         self.inbox = wire.inbox_key(uuid.uuid4().hex)
         self._where = wire.shown(url)
-        self._settings = settings
+        self._settings = settings or Settings()
         self._client = wire.connect(url)
         self._ledger = Ledger(self._client)
         self._celery = Celery("hookpool", set_as_current=False, fixups=[])

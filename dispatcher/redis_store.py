@@ -21,10 +21,10 @@ from dispatcher.session import Session, Snapshot
 from dispatcher.store import Commit, after, encode, newest, snapshot
 from sandbox import wire
 from sandbox.errors import MergeRejected, PoolUnavailable, SessionNotFound
+from sandbox.settings import Settings
 
 if TYPE_CHECKING:
     from sandbox.delta import Delta
-    from sandbox.settings import Settings
 
 MERGED_S = 24 * 3600
 """How long a merge is remembered, in seconds: longer than any job can be delivered again."""
@@ -97,9 +97,9 @@ return {fresh and 'merged' or 'known', conflicts, others}
 class RedisStore:
     """Sessions at `url`. Safe to use from many threads; every method may raise PoolUnavailable."""
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings | None = None) -> None:
         self._where = wire.shown(url)
-        self._settings = settings
+        self._settings = settings or Settings()
         self._client = wire.connect(url)
         self._open = self._client.register_script(OPEN)
         self._commit = self._client.register_script(COMMIT)
