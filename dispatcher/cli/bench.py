@@ -14,7 +14,7 @@ from sandbox import settings as sandbox_settings
 
 @click.command("bench", short_help="Measure what a sandbox costs on this host.")
 @click.argument("what", type=click.Choice(["sandbox"]))
-@click.option("-n", "count", type=click.IntRange(20, 10_000), default=200, help="Measurements per row; default 200.")
+@click.option("--count", type=click.IntRange(20, 10_000), default=200, help="Measurements per row; default 200.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
 def command(what: str, count: int, as_json: bool) -> int:
     """Measure: figures as ratios to floors, p50 and p95.
@@ -22,7 +22,7 @@ def command(what: str, count: int, as_json: bool) -> int:
     \b
     Examples:
       hookpool bench sandbox
-      hookpool bench sandbox -n 500 --json
+      hookpool bench sandbox --count 500 --json
 
     \b
     Exit code: 0 every row reaches what it should; 1 one does not.
