@@ -5,8 +5,8 @@ dropped, or a seccomp filter that outlives exec answers the calls as such a host
 runs `python -m tests.sandbox.hosts RESTRICTIONS TIER` and serves jobs on its standard streams: u32
 length, then a Job; back comes an Outcome.
 
-Everything happens in a mount namespace of its own; the interpreter is bound to a path that any user
-can reach, since its own may lie below a closed home.
+Everything happens in a mount namespace of its own; the interpreter, this project and its packages
+are bound to paths that any user can reach, since their own may lie below a closed home.
 """
 
 from __future__ import annotations
@@ -100,14 +100,16 @@ def doctor(*kinds: str, environ: dict[str, str] | None = None) -> tuple[int, dic
     return host.process.returncode, json.loads(out)
 
 
-def restrict(folder: str, kinds: list[str]) -> str:
-    """Take things away from this process, for good. The interpreter to go on with."""
-    python = os.path.realpath(sys.executable)
+def restrict(folder: str, kinds: list[str]) -> tuple[str, str, str]:
+    """Take things away from this process, for good. Interpreter, project and packages to go on with."""
+    python, project = os.path.realpath(sys.executable), str(ROOT)
+    packages = os.path.dirname(os.path.dirname(__import__("msgpack").__file__))
     if "user" in kinds:
         os.unshare(os.CLONE_NEWNS)
         calls.mount(None, "/", None, calls.MS_REC | calls.MS_PRIVATE)
-        calls.mount(sys.base_prefix, folder, None, calls.MS_BIND | calls.MS_REC)
-        python = folder + python.removeprefix(os.path.realpath(sys.base_prefix))
+        python = _show(sys.base_prefix, f"{folder}/python") + python.removeprefix(os.path.realpath(sys.base_prefix))
+        project, packages = _show(project, f"{folder}/project"), _show(packages, f"{folder}/packages")
+        os.chdir(project)
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
@@ -117,7 +119,13 @@ def restrict(folder: str, kinds: list[str]) -> str:
     if rules:
         calls.prctl(calls.PR_SET_NO_NEW_PRIVS, 1)
         seccomp.install(seccomp.program(rules, ALLOW))
-    return python
+    return python, project, packages
+
+
+def _show(path: str, there: str) -> str:
+    os.mkdir(there)
+    calls.mount(path, there, None, calls.MS_BIND | calls.MS_REC)
+    return there
 
 
 def serve(tier: str) -> None:
@@ -149,11 +157,10 @@ def main() -> None:
             hookpool()
         return
     folder, *kinds = json.loads(first)
-    packages = os.path.dirname(os.path.dirname(__import__("msgpack").__file__))
-    python = restrict(folder, kinds)
+    python, project, packages = restrict(folder, kinds)
     environ = {
         "LD_LIBRARY_PATH": os.path.dirname(os.path.dirname(python)) + "/lib",  # it may be built to look elsewhere
-        "PYTHONPATH": f"{ROOT}:{packages}",
+        "PYTHONPATH": f"{project}:{packages}",
         "PATH": os.environ["PATH"],
         "PYTHONDONTWRITEBYTECODE": "1",
     }
