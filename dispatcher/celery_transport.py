@@ -100,6 +100,13 @@ class CeleryTransport:
         self._reader = threading.Thread(target=self._read, name="hookpool-inbox", daemon=True)
         self._reader.start()
 
+    def workers(self) -> int:
+        """How many workers say that they are ready. Raises PoolUnavailable."""
+        try:
+            return self._ledger.workers(time.time())
+        except redis.RedisError as error:
+            raise PoolUnavailable(self._where, _reason(error)) from error
+
     # -- out
 
     def submit(self, job: Job, host: Host) -> Future[Outcome]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 
 from dispatcher.session import Session
+from sandbox.ces import Content, Event
 from sandbox.contract import LIMIT_NAMES
 from sandbox.errors import InputError, SettingsError
 from sandbox.hooks import HOOKS, parse
@@ -35,7 +36,21 @@ def session(document: Document, path: Path = (), **defaults: Any) -> Session:  #
     merged = {**defaults, **given}
     if isinstance(merged.get("variables"), dict):
         merged["variables"] = {**defaults.get("variables", {}), **merged["variables"]}
-    return validate(Session, merged, document, path, "context")
+    found = validate(Session, merged, document, path, "context")
+    parts: list[tuple[Path, type[BaseModel], object]] = [
+        (("events", i), Event, event) for i, event in enumerate(found.events)
+    ]
+    if found.user_content is not None:
+        parts.append((("user_content",), Content, found.user_content))
+    for place, model, value in parts:
+        try:
+            model.model_validate(value)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            loc = (*place, *problem["loc"])
+            why = f"context: {'.'.join(map(str, loc))}: {problem['msg'].removeprefix('Value error, ')}"
+            raise _at(document, why, path, loc) from error
+    return found
 
 
 def arguments(document: Document, hook: str, dialect: Dialect, path: Path = ()) -> dict[str, Any]:

@@ -52,9 +52,13 @@ def status_style(status: Status) -> str:
 # -- one verdict -----------------------------------------------------------------------------------
 
 
+NEVER_RAN = frozenset({"SyntaxError", "IndentationError", "TabError", "HookNotFound"})
+
+
 def could_not_load(verdict: Verdict) -> str | None:
     """The line that says why a callback's code never ran: no frame of it is in the traceback. Else None."""
-    if verdict.status is not Status.CALLBACK_ERROR or verdict.error is None or _FRAME.search(verdict.error.traceback):
+    error = verdict.error
+    if error is None or error.type not in NEVER_RAN or verdict.stdout or _FRAME.search(error.traceback):
         return None
     return visible(" ".join(verdict.detail.split()))
 
@@ -163,6 +167,10 @@ def of_examination(examined: Report) -> RenderableType:
         section("queue", [(examined.redis.startswith("reachable"), "redis", examined.redis)])
     host = f"python {examined.python} · kernel {examined.kernel} {examined.machine} · cgroup {examined.cgroup}"
     verdict = f"tier {examined.tier or 'none'} (at least {examined.min_tier} is needed)"
+    if loose := sum(not attack.contained for attack in examined.attacks):
+        verdict += f", {loose} attacks got through"
+    if examined.redis is not None and not examined.redis.startswith("reachable"):
+        verdict += ", the queue is not reachable"
     headline = Text(f"{'✓' if examined.ok else '✗'} {verdict}", "bold green" if examined.ok else "bold red")
     return Group(headline, Padding(rows, (0, 0, 0, 1)), Text(host, "dim"))
 

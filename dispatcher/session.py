@@ -132,7 +132,7 @@ def _blame(reply: Reply, outcome: Outcome, limits: Limits) -> tuple[Status, str]
     """Status and detail for a claimed exception."""
     error = reply.error
     assert error is not None  # the caller looked
-    if error.type == "MemoryError":
+    if error.type == "MemoryError" and not error.message:  # a refused allocation says nothing; others have a text
         peak = outcome.usage.peak_rss_bytes / (1024 * 1024)
         return Status.MEMORY_LIMIT, (
             f"an allocation was refused at the limit of {limits.memory_mb} MiB, {peak:.0f} MiB resident (limit memory_mb)"

@@ -81,6 +81,8 @@ class Limits:
                 if name in {"calls", "stdout_bytes"} and value == 0:
                     continue
                 raise SettingsError(f"limit {name}", f"must be a number above 0, got {value!r}")
+            if value == float("inf") or (name in WHOLE_LIMITS and value != int(value)):
+                raise SettingsError(f"limit {name}", f"must be a {_KIND[name in WHOLE_LIMITS]} number, got {value!r}")
         if self.cpu_s > self.wall_s:
             raise SettingsError("limit cpu_s", f"{self.cpu_s:g} is above wall_s, {self.wall_s:g}")
 
@@ -106,6 +108,7 @@ class Limits:
 
 LIMIT_NAMES = tuple(f.name for f in fields(Limits))
 WHOLE_LIMITS = frozenset(LIMIT_NAMES) - {"wall_s", "cpu_s"}
+_KIND = {True: "whole", False: "finite"}
 
 
 @_known_keys

@@ -53,6 +53,10 @@ class TooLarge(ValueError):
         super().__init__(f"Variable update for key '{key}' is too large: {size} bytes (max: {VARIABLE_BYTES})")
 
 
+for _cls in (NotJson, TooLarge):
+    _cls.__module__ = "builtins"  # shown by their bare names, as tracebacks show Python's own
+
+
 def plain(value: object, path: str = "") -> Any:
     """A deep copy of `value` in plain JSON values. Raises NotJson, whose path starts with `path`."""
     try:

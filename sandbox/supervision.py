@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandbox import codec
-from sandbox.contract import Call, CallRecord, Outcome, Return, Status, Usage
+from sandbox.contract import CONTEXT_BYTES, Call, CallRecord, Outcome, Return, Status, Usage
 from sandbox.errors import FrameTooLarge, ProtocolError
 from sandbox.facts import Facts, conclude
 from sandbox.kernel.seccomp import notified
@@ -181,7 +181,10 @@ class Run:
         except OSError:  # reset
             self.gone = self._done = True
         except FrameTooLarge as problem:
-            self._over(Status.OUTPUT_LIMIT, problem.size)
+            if problem.size > CONTEXT_BYTES:  # no reply was ever that long: it is not a length
+                self.facts.bad_frame, self._done = str(problem), True
+            else:
+                self._over(Status.OUTPUT_LIMIT, problem.size)
         except ProtocolError as problem:
             self.facts.bad_frame = str(problem)
             self._done = True

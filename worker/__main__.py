@@ -1,7 +1,8 @@
 """`python -m worker --pool URL`: one worker process, until SIGTERM.
 
 Exit status: 0 after SIGTERM, with what was running finished or handed back; 2 for a setting or an
-address that cannot be used; 3 when this host cannot isolate well enough, or no sandbox starts.
+address that cannot be used; 3 when this host cannot isolate well enough, no sandbox starts, or the
+server does not answer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from sandbox.contract import Job, Limits, Status
-from sandbox.errors import HookpoolError, SettingsError, ZygoteLost
+from sandbox.errors import HookpoolError, PoolUnavailable, SettingsError, ZygoteLost
 from sandbox.host import Closed
 from sandbox.invocation import Code, Invocation, Source
 from sandbox.settings import load
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 USAGE = 2
 CANNOT_ISOLATE = 3
+SERVER_S = 30.0  # how long a server may take to answer for the first time
 
 PROBE = Code(sources=(Source(name="probe.py", text="def before_agent_callback(callback_context):\n    return None\n"),))
 """What a worker runs before it says that it is ready: the smallest real job."""
@@ -98,6 +100,24 @@ def probe(jail: Sandboxes) -> None:
         raise ZygoteLost(f"the first sandbox ended with {outcome.status}: {outcome.detail}")
 
 
+def _reach(url: str) -> None:
+    """Wait for the server as long as it may still be starting. Raises PoolUnavailable."""
+    import redis
+
+    from sandbox import wire
+
+    until = time.monotonic() + SERVER_S
+    with wire.connect(url) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.RedisError as error:
+                if isinstance(error, redis.AuthenticationError) or time.monotonic() > until:
+                    raise PoolUnavailable(wire.shown(url), str(error)) from error
+                time.sleep(0.1)
+
+
 def _serve(url: str, settings: Settings, name: str, jail: Sandboxes) -> int:
     from celery import signals
     from celery.platforms import SecurityWarning
@@ -108,6 +128,7 @@ def _serve(url: str, settings: Settings, name: str, jail: Sandboxes) -> int:
     for noisy in ("celery.worker.strategy", "celery.app.trace"):  # they log each message twice
         logging.getLogger(noisy).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=SecurityWarning)  # root is what the jail may need, pickle is off
+    _reach(url)
     worker = app.Worker(wire.connect(url), jail, settings, name)
     application = app.celery_app(url, worker)
 

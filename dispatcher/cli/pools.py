@@ -9,11 +9,15 @@ What a pool needs is imported when it is opened: celery costs a third of a secon
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
+
+from sandbox.errors import PoolUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +31,7 @@ PER_WORKER = 4
 """Jobs out at once for each worker: enough that none waits for us, few enough that the queue stays shallow."""
 
 REMOTE_IN_FLIGHT = 64
+NO_WORKER_S = 3.0  # how long a pool without a worker is given: one that starts now is ready in less
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,10 @@ class PoolName(click.ParamType[str]):
         scheme, colon, _ = str(value).partition("://")
         if value not in self.words and not (colon and scheme in SCHEMES):
             self.fail(f"{value!r} is none of {', '.join([*self.words, 'redis://HOST'])}", param, ctx)
+        try:
+            _ = urlsplit(str(value)).port
+        except ValueError as problem:
+            self.fail(f"{value!r}: {problem}", param, ctx)
         return str(value)
 
 
@@ -84,9 +93,17 @@ def _embedded(settings: Settings, workers: int) -> Iterator[Pool]:
 @contextmanager
 def _remote(url: str, settings: Settings) -> Iterator[Pool]:
     from dispatcher.celery_transport import CeleryTransport
+    from sandbox import wire
 
     transport = CeleryTransport(url, settings)
     try:
+        until = time.monotonic() + NO_WORKER_S
+        while not transport.workers():
+            if time.monotonic() > until:
+                raise PoolUnavailable(
+                    wire.shown(url), f"no worker is ready there; hookpool worker --pool {url} starts one"
+                )
+            time.sleep(0.1)
         yield Pool(transport, "over the queue", REMOTE_IN_FLIGHT)
     finally:
         transport.close()

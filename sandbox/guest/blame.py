@@ -86,6 +86,8 @@ def _type_name(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     try:
+        if isinstance(error, SyntaxError) and type(error).__str__ is SyntaxError.__str__ and error.filename:
+            return _cap(str(error.msg), MESSAGE_CHARS)  # file and line stand beside it
         return _cap(str.__str__(str(error)), MESSAGE_CHARS)
     except KeyboardInterrupt:
         raise

@@ -27,7 +27,13 @@ ENDS = {
         Status.TIME_LIMIT,
         "limit 0.4 s",
     ),
-    "an announced frame of 4 GiB": ("import os\nos.write(3, b'\\xff' * 4)", QUICK, Status.OUTPUT_LIMIT, "reply_bytes"),
+    "an announced frame of 4 GiB": ("import os\nos.write(3, b'\\xff' * 4)", QUICK, Status.PROTOCOL_ERROR, "4294967295"),
+    "a frame just too long": (
+        "import os\nos.write(3, (5 << 20).to_bytes(4, 'big'))",
+        QUICK,
+        Status.OUTPUT_LIMIT,
+        "reply_bytes",
+    ),
     "too many calls": (
         "for _ in range(6): context_calls = tools.lookup({})",
         Limits.of(wall_s=5, calls=5),
