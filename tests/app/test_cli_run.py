@@ -2,11 +2,14 @@
 
 import json
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from command import family, hookpool, inside, start
+
+from dispatcher.embedded import server_binary
 
 CALLBACK = """\
 def before_agent_callback(callback_context):
@@ -122,6 +125,21 @@ def test_code_that_cannot_be_loaded_is_one_clear_line(folder: Path, text: str, s
     assert lines[0].startswith("cb.py")
 
 
+def test_a_refused_state_still_shows_what_the_code_printed(folder: Path) -> None:
+    (folder / "cb.py").write_text("def before_agent_callback(c):\n    print('important')\n    c.state['s'] = {1}\n")
+    ended = hookpool("run", "--hook", "before_agent_callback", "--code", "cb.py", cwd=folder)
+    assert ended.code == 1
+    assert "variables.s: set" in ended.out
+    assert "important" in ended.out
+    assert "sandbox." not in ended.out
+
+
+def test_a_memory_error_with_a_text_is_the_codes_own(folder: Path) -> None:
+    (folder / "cb.py").write_text("def before_agent_callback(c):\n    raise MemoryError('mine')\n")
+    ended = hookpool("run", "--hook", "before_agent_callback", "--code", "cb.py", "--json", cwd=folder)
+    assert json.loads(ended.out)["status"] == "callback_error"
+
+
 MISTAKES = {
     "missing code": (("--code", "nowhere.py"), "nowhere.py: no such file"),
     "a folder as code": (("--code", "."), ".: is a directory"),
@@ -132,6 +150,10 @@ MISTAKES = {
     "an unknown limit": (("--code", "cb.py", "--limit", "wall=3"), "limit wall=3: NAME=VALUE is needed, NAME one of wall_s"),
     "a limit that is no number": (("--code", "cb.py", "--limit", "wall_s=soon"), "limit wall_s: must be a number, got 'soon'"),
     "a limit below zero": (("--code", "cb.py", "--limit", "wall_s=-1"), "limit wall_s: must be a number above 0"),
+    "half a mebibyte": (("--code", "cb.py", "--limit", "memory_mb=1.5"), "limit memory_mb: must be a whole number, got 1.5"),
+    "an endless limit": (("--code", "cb.py", "--limit", "wall_s=inf"), "limit wall_s: must be a finite number, got inf"),
+    "a bad event": (("--code", "cb.py", "--context", "event.json"), "event.json:2: context: events.0.author: Input should"),
+    "a port that is none": (("--code", "cb.py", "--pool", "redis://127.0.0.1:99999"), "Port out of range"),
     "an unknown pool": (("--code", "cb.py", "--pool", "amqp://x"), "'amqp://x' is none of inline, embedded, redis://"),
     "an unknown option": (("--code", "cb.py", "--colour"), "No such option '--colour'"),
     "no code at all": ((), "Missing option '--code'"),
@@ -143,6 +165,7 @@ def test_a_mistake_is_exit_2_and_one_line_that_names_it(folder: Path, mistake: s
     (folder / "latin.py").write_bytes(b"# ok\n# \xe9\n")
     (folder / "bad.json").write_text('{"variables": {},\n oops}')
     (folder / "odd.json").write_text('{\n"varables": {}}')
+    (folder / "event.json").write_text('{"events": [\n{"author": 5}]}')
     arguments, said = MISTAKES[mistake]
     ended = inside("run", "--hook", "before_agent_callback", *arguments, cwd=folder)
     assert (ended.code, ended.out) == (2, "")
@@ -170,6 +193,21 @@ def test_a_pool_that_cannot_be_reached_is_exit_3_and_one_line(folder: Path) -> N
     assert (ended.code, ended.out) == (3, "")
     assert len(ended.err.splitlines()) == 1
     assert "127.0.0.1:1" in ended.err
+
+
+def test_a_pool_without_a_worker_is_said_and_not_waited_for(folder: Path) -> None:
+    socket = folder / "s"
+    options = ("--port", "0", "--unixsocket", str(socket), "--save", "")
+    with subprocess.Popen([server_binary(), *options], stdout=subprocess.DEVNULL, cwd=folder) as server:
+        try:
+            ended = hookpool(
+                "run", "--hook", "before_agent_callback", "--code", "cb.py", "--pool", f"unix://{socket}", cwd=folder
+            )
+        finally:
+            server.terminate()
+    assert (ended.code, ended.out) == (3, "")
+    (line,) = ended.err.splitlines()
+    assert "no worker is ready there" in line
 
 
 def test_a_limit_is_a_status_and_exit_1(folder: Path) -> None:

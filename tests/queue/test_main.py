@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+from pathlib import Path
+
 import pytest
 
+from dispatcher.embedded import server_binary
 from sandbox.contract import Outcome, Status
 from sandbox.errors import TierTooLow
 from sandbox.settings import Settings
@@ -34,6 +39,23 @@ def test_it_is_one_line_and_an_exit_status(
     assert main(["--pool", url], make_jail) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_a_server_that_wants_another_password_ends_the_worker_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    socket = tmp_path / "s"
+    options = ("--port", "0", "--unixsocket", str(socket), "--requirepass", "right", "--save", "")
+    with subprocess.Popen([server_binary(), *options], stdout=subprocess.DEVNULL, cwd=tmp_path) as server:
+        try:
+            while not socket.exists():
+                time.sleep(0.01)
+            assert main(["--pool", f"unix://{socket}?password=wrong"], Pretend) == 3
+        finally:
+            server.terminate()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(socket) in line
+    assert "wrong" not in line.replace("wrong number", "")
 
 
 def test_an_unknown_setting_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
