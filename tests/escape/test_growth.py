@@ -30,7 +30,7 @@ HOSTILE = {  # body -> the status it ends in
     "import threading, time\nfor _ in range(15): threading.Thread(target=time.sleep, args=(60,)).start()": "ok",
     f"{_SEND}send(b'garbage')": "protocol_error",
     f"{_SEND}send(b'R' + b'\\x91' * 100_000)": "protocol_error",
-    "import os\nos.write(3, b'\\xff' * 4)": "output_limit",
+    "import os\nos.write(3, b'\\xff' * 4)": "protocol_error",
     f"{_SEND}for _ in range(200): send(b'C\\x85\\xa1v\\x01\\xa2id\\x01\\xa4kind\\xa4tool\\xa4name\\xa1t\\xa9arguments\\xc4\\x00')": "call_limit",
 }
 SLOW = {"while True: pass": "cpu_limit"}  # a tenth of a second each, so fewer of them
