@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
 from sandbox.contract import CONTEXT_BYTES, Job, Limits
-from sandbox.errors import InputError
+from sandbox.errors import InputError, SettingsError
 from sandbox.host import Closed, Host
 from sandbox.invocation import Code
 
@@ -41,7 +41,15 @@ class Profile:
     fidelity: Fidelity = "documented"
     lane: Lane = "interactive"
     retry: Retry = "at_most_once"
-    deadline_s: float = 120.0  # from dispatch to verdict, the wait in the queue included
+    deadline_s: float = 900.0  # from dispatch to verdict, the wait in the queue included
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError where the deadline would end a run before its own limit does."""
+        if self.deadline_s < self.limits.wall_s:
+            raise SettingsError(
+                "deadline_s (HOOKPOOL_DEADLINE_S)",
+                f"{self.deadline_s:g} is below the limit wall_s, {self.limits.wall_s:g}",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ import msgpack
 
 from sandbox import codec
 from sandbox.errors import ZygoteLost
-from sandbox.guest.lockdown import CAPS, LOCKED, UIDS, WARM
+from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, UIDS, WARM
 from sandbox.kernel.calls import receive_fds
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1", "LC_CTYPE":
 threads of a library, because a fork server has one."""
 
 _LOADER = ("LD_LIBRARY_PATH",)  # where this very interpreter may have found its own library
-_HOST_UIDS = 0x70000000
 
 
 class CannotIsolate(Exception):
@@ -330,7 +329,7 @@ def _map_ids(pid: int) -> None:
     if uid == 0:
         with contextlib.suppress(OSError):
             for name in ("uid_map", "gid_map"):
-                (proc / name).write_text(f"0 0 1\n1 {_HOST_UIDS} {UIDS}\n")
+                (proc / name).write_text(f"0 0 1\n1 {HOST_UID} {UIDS}\n")
             return
     with contextlib.suppress(FileNotFoundError, PermissionError):
         (proc / "setgroups").write_text("deny")

@@ -36,7 +36,7 @@ OPEN_FILES = 128
 _OUT_OF_THE_WAY = 64
 LOCKED, WARM = b"Y", b"W"  # a child's first two bytes, before any frame and before any user code
 UIDS = 60_000  # how many the zygote's user namespace maps beside 0
-_HOST_UID = 0x70000000  # the first uid used where there is no namespace to map one
+HOST_UID = 0x70000000  # of the host: the first that a child has, through the map or, without one, itself
 CAPS = struct.Struct(">QIH")  # address space in bytes, CPU in seconds, threads: what a job brings along
 _PID_MARK = 0x5EEDF00D  # stands for the child's own pid in the prepared filter
 
@@ -197,7 +197,7 @@ def _rlimits(_: Seat) -> None:
 
 
 def _own_uid(seat: Seat) -> None:
-    uid = (1 if seat.plan.tier == "A" else _HOST_UID) + seat.serial % UIDS
+    uid = (1 if seat.plan.tier == "A" else HOST_UID) + seat.serial % UIDS
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

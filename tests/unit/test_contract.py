@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher import Profile
 from sandbox import codec
 from sandbox.contract import LIMIT_NAMES, Call, CallRecord, Job, Limits, Outcome, Return, Status, Usage
 from sandbox.errors import ProtocolError, SettingsError
@@ -79,3 +80,9 @@ def test_clamped_limits_are_never_above_the_ceiling(limits):
     ceiling = Limits(wall_s=60, cpu_s=20, memory_mb=512, calls=50)
     clamped = limits.clamp(ceiling)
     assert all(getattr(clamped, name) == min(getattr(limits, name), getattr(ceiling, name)) for name in LIMIT_NAMES)
+
+
+def test_a_deadline_never_ends_a_run_before_its_own_limit_does():
+    assert Profile(limits=Limits.of(wall_s=600)).deadline_s >= 600
+    with pytest.raises(SettingsError, match=r"HOOKPOOL_DEADLINE_S.*wall_s, 60"):
+        Profile(limits=Limits(wall_s=60), deadline_s=59)
