@@ -58,7 +58,7 @@ _AWAY = (redis.RedisError, KombuError, OperationalError, OSError)
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A job that is out. `deadline` is Unix seconds."""
+    """A job that is out. `deadline` is Unix seconds, our clock."""
 
     job: Job
     host: Host
@@ -96,6 +96,7 @@ class CeleryTransport:
         self._tools = ThreadPoolExecutor(TOOL_CALLS, thread_name_prefix="hookpool-tools")
         self._cancels = ThreadPoolExecutor(1, thread_name_prefix="hookpool-cancel")
         self._away_since = 0.0
+        self._ahead = 0.0  # of the server's clock before ours, as of the last job that was sent
         self._next_tend = self._next_sweep = 0.0
         self._reader = threading.Thread(target=self._read, name="hookpool-inbox", daemon=True)
         self._reader.start()
@@ -103,7 +104,7 @@ class CeleryTransport:
     def workers(self) -> int:
         """How many workers say that they are ready. Raises PoolUnavailable."""
         try:
-            return self._ledger.workers(time.time())
+            return self._ledger.workers()
         except redis.RedisError as error:
             raise PoolUnavailable(self._where, _reason(error)) from error
 
@@ -142,11 +143,12 @@ class CeleryTransport:
         aside = len(cargo) > self._settings.claim_bytes
         sending = "the job was not sent"
         try:
-            depth = self._ledger.admit(queue, job.id, cargo if aside else b"", limit=limit, ttl_s=waiting.ttl_s)
+            depth, now = self._ledger.admit(queue, job.id, cargo if aside else b"", limit=limit, ttl_s=waiting.ttl_s)
             if depth is not None:
                 raise PoolOverloaded(depth, limit, "HOOKPOOL_MAX_QUEUE_DEPTH")
             sending = "sending the job failed; it may still be run, its outcome is dropped"
-            head = job.laden(b"") if aside else job
+            self._ahead = now - time.time()
+            head = self._dated(job.laden(b"") if aside else job)
             self._celery.send_task(
                 wire.TASK,
                 args=[head.encode(), aside],
@@ -164,9 +166,18 @@ class CeleryTransport:
     def _push(self, waiting: Waiting) -> None:
         """An errand: to the worker whose job waits for it. One that it does not get to is sent again, by the queue."""
         try:
-            self._append(waiting.errand, waiting.job.encode())
+            self._append(waiting.errand, self._dated(waiting.job).encode())
         except redis.RedisError as error:
             raise PoolUnavailable(self._where, f"the job was not sent: {_reason(error)}") from error
+
+    def _dated(self, job: Job) -> Job:
+        """The job with its times by the server's clock."""
+        ahead = self._ahead
+        return replace(
+            job,
+            queued_at=job.queued_at and job.queued_at + ahead,
+            deadline=job.deadline and job.deadline + ahead,
+        )
 
     def _append(self, key: str, entry: bytes) -> None:
         """To a list that one call waits at."""
@@ -288,7 +299,7 @@ class CeleryTransport:
             return Outcome(job.id, Status.LOST, f"{after}; the queue's server cannot be asked")
         if standing.starts:
             return Outcome(job.id, Status.LOST, f"{after}; started {standing.starts} time(s), told to stop")
-        workers = self._ledger.workers(time.time())
+        workers = self._ledger.workers()
         return Outcome(job.id, Status.NOT_STARTED, f"{after}; no worker took it, {workers} are ready")
 
     def _sweep(self, now: float) -> None:

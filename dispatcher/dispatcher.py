@@ -134,6 +134,7 @@ class Dispatcher:
             retry=profile.retry,
             lane=profile.lane,
             session_id=session.session_id,
+            hook=hook,
         )
         return Prepared(job, invocation, snapshot)
 

@@ -127,7 +127,7 @@ class Embedded:
             ledger = Ledger(client)
             while True:
                 with contextlib.suppress(redis.RedisError):  # the server is not there yet
-                    if ledger.workers(time.time()) >= self.workers:
+                    if ledger.workers() >= self.workers:
                         return
                 if self._dead:
                     raise PoolUnavailable("embedded pool", self._dead)

@@ -132,12 +132,14 @@ class Job:
     body: bytes  # an encoded sandbox.invocation.Invocation; opaque to the worker
     limits: Limits = field(default_factory=Limits)
     inbox: str = ""  # where the Outcome and mid-run Calls go; '' when there is no queue
-    queued_at: float = 0.0  # Unix seconds, the dispatcher's clock
-    deadline: float = 0.0  # Unix seconds; a job still queued then is not run; 0 = none
+    queued_at: float = 0.0  # Unix seconds: the dispatcher's clock, on the wire that of the queue's server
+    deadline: float = 0.0  # the same; a job still queued then is not run; 0 = none
     retry: Retry = "at_most_once"
     lane: Lane = "interactive"
     session_id: str = ""  # for logs and fairness only
     tenant: str = ""
+    hook: str = ""  # for metrics and logs only
+    traceparent: str = ""  # W3C trace context of the dispatch; '' where nobody traces
 
     def encode(self) -> bytes:
         return _dump(self)

@@ -21,6 +21,9 @@ message is kept twice and no timeout has to guess how long a job runs. Kombu's v
 was the alternative: a task longer than it runs several times, and a message lost in a worker's
 BRPOP never comes back.
 
+There is one clock: the server's. Leases and lists end by it, `claim` and `admit` tell what it says,
+and a job's times on the wire are in it, so hosts whose clocks disagree agree about deadlines.
+
 The keys of many jobs are read in one transaction; Redis Cluster, which kombu does not speak
 either, would need more.
 """
@@ -46,6 +49,21 @@ Claimed = Literal["run", "busy", "done", "cancelled", "once", "spent"]
 Renewed = Literal["ok", "done", "cancelled", "taken"]
 
 
+class Claim(NamedTuple):
+    """What to do with a message that came."""
+
+    verdict: Claimed
+    starts: int  # how often its job was started, this run included
+    now: float  # Unix seconds, the server's clock
+
+
+class Admitted(NamedTuple):
+    """Whether a queue took a job. `depth` is its length where it is too long, else None."""
+
+    depth: int | None
+    now: float  # Unix seconds, the server's clock
+
+
 class Standing(NamedTuple):
     """A job as the ledger has it."""
 
@@ -56,17 +74,18 @@ class Standing(NamedTuple):
 
 # KEYS job, lease. ARGV token, lease ms, ttl ms, '1' if it may start only once, most starts.
 CLAIM = """
-if redis.call('GET', KEYS[2]) == ARGV[1] then return {'run', tonumber(redis.call('HGET', KEYS[1], 'starts'))} end
+local now = redis.call('TIME')
+if redis.call('GET', KEYS[2]) == ARGV[1] then return {'run', redis.call('HGET', KEYS[1], 'starts'), now} end
 local starts = tonumber(redis.call('HGET', KEYS[1], 'starts') or '0')
 local state = redis.call('HGET', KEYS[1], 'state')
-if state then return {state, starts} end
-if redis.call('EXISTS', KEYS[2]) == 1 then return {'busy', starts} end
-if starts > 0 and ARGV[4] == '1' then return {'once', starts} end
-if starts >= tonumber(ARGV[5]) then return {'spent', starts} end
+if state then return {state, starts, now} end
+if redis.call('EXISTS', KEYS[2]) == 1 then return {'busy', starts, now} end
+if starts > 0 and ARGV[4] == '1' then return {'once', starts, now} end
+if starts >= tonumber(ARGV[5]) then return {'spent', starts, now} end
 redis.call('HINCRBY', KEYS[1], 'starts', 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
-return {'run', starts + 1}
+return {'run', starts + 1, now}
 """
 
 # KEYS job, lease. ARGV token, lease ms, ttl ms, starts.
@@ -111,13 +130,23 @@ if leased == 1 then redis.call('PUBLISH', ARGV[2], ARGV[3]) end
 return {'cancelled', starts, leased}
 """
 
-# KEYS queue, body. ARGV limit, body, ttl ms. The depth when it is at the limit, else -1.
+# KEYS queue, body. ARGV limit, body, ttl ms. The depth when it is at the limit, else -1; the time.
 ADMIT = """
-local depth = redis.call('LLEN', KEYS[1])
-if depth >= tonumber(ARGV[1]) then return depth end
+local depth, now = redis.call('LLEN', KEYS[1]), redis.call('TIME')
+if depth >= tonumber(ARGV[1]) then return {depth, now} end
 if ARGV[2] ~= '' then redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) end
-return -1
+return {-1, now}
 """
+
+# KEYS workers. ARGV name, ttl s.
+ANNOUNCE = """
+local now = tonumber(redis.call('TIME')[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+"""
+
+# KEYS workers.
+READY = "return redis.call('ZCOUNT', KEYS[1], '(' .. redis.call('TIME')[1], '+inf')"
 
 
 class Ledger:
@@ -128,19 +157,20 @@ class Ledger:
         script = client.register_script
         self._claim, self._renew, self._finish = script(CLAIM), script(RENEW), script(FINISH)
         self._release, self._abandon, self._admit = script(RELEASE), script(ABANDON), script(ADMIT)
+        self._announce, self._ready = script(ANNOUNCE), script(READY)
 
-    def admit(self, queue: str, job_id: str, body: bytes, *, limit: int, ttl_s: float) -> int | None:
-        """Put `body` (b'' = nothing) beside the queue; or the queue's depth when that is `limit` or more."""
-        depth = int(self._admit([queue, wire.body_key(job_id)], [limit, body, _ms(ttl_s)]))
-        return None if depth < 0 else depth
+    def admit(self, queue: str, job_id: str, body: bytes, *, limit: int, ttl_s: float) -> Admitted:
+        """Put `body` (b'' = nothing) beside the queue, unless that is `limit` deep."""
+        depth, now = self._admit([queue, wire.body_key(job_id)], [limit, body, _ms(ttl_s)])
+        return Admitted(None if depth < 0 else int(depth), _seconds(now))
 
-    def claim(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, once: bool) -> tuple[Claimed, int]:
-        """What to do with a message that came, and how often its job was started, this run included."""
-        verdict, starts = self._claim(
+    def claim(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, once: bool) -> Claim:
+        """What to do with a message that came; 'run' means that it is this run's now."""
+        verdict, starts, now = self._claim(
             [wire.job_key(job_id), wire.lease_key(job_id)],
             [token, _ms(lease_s), _ms(ttl_s), "1" if once else "", MAX_STARTS],
         )
-        return cast("Claimed", verdict.decode()), int(starts)
+        return Claim(cast("Claimed", verdict.decode()), int(starts), _seconds(now))
 
     def body(self, job_id: str) -> bytes | None:
         """The body beside the message."""
@@ -186,20 +216,23 @@ class Ledger:
         state, starts, leased = self._abandon(keys, [_ms(ttl_s), wire.CANCEL_CHANNEL, job_id, "1" if only_dead else ""])
         return Standing(state.decode(), int(starts), bool(leased))
 
-    def announce(self, worker: str, now: float) -> None:
+    def announce(self, worker: str, ttl_s: float = WORKER_TTL_S) -> None:
         """A sign of life; workers that gave none are forgotten."""
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.zadd(wire.WORKERS, {worker: now + WORKER_TTL_S})
-            pipe.zremrangebyscore(wire.WORKERS, "-inf", now)
-            pipe.execute()
+        self._announce([wire.WORKERS], [worker, ttl_s])
 
     def depart(self, worker: str) -> None:
         self._client.zrem(wire.WORKERS, worker)
 
-    def workers(self, now: float) -> int:
+    def workers(self) -> int:
         """How many are ready."""
-        return int(self._client.zcount(wire.WORKERS, now, "+inf"))
+        return int(self._ready([wire.WORKERS]))
 
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+def _seconds(time: Sequence[bytes]) -> float:
+    """What TIME says, as Unix seconds."""
+    seconds, microseconds = time
+    return int(seconds) + int(microseconds) / 1e6

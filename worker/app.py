@@ -98,11 +98,11 @@ class Worker:
             self._refuse(head, problem)
             return
         run = Run(job, f"{self.name}/{uuid.uuid4().hex}", _ttl_s(job))
-        verdict, run.starts = self._ledger.claim(
+        verdict, run.starts, now = self._ledger.claim(
             job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, once=job.retry == "at_most_once"
         )
         if verdict == "run":
-            outcome = self._run(run, aside)
+            outcome = self._run(run, aside, now)
         elif verdict in NOT_RUN:
             outcome = Outcome(job.id, Status.LOST, NOT_RUN[verdict])
         else:
@@ -110,7 +110,7 @@ class Worker:
             return
         self._deliver(run, outcome)
 
-    def _run(self, run: Run, aside: bool) -> Outcome:
+    def _run(self, run: Run, aside: bool, now: float) -> Outcome:
         job = run.job
         run.renew_until = time.monotonic() + job.limits.wall_s + self._settings.lease_s
         with self._lock:
@@ -122,7 +122,7 @@ class Worker:
                     return Outcome(job.id, Status.NOT_STARTED, "its body is gone from the queue's server")
                 job = job.laden(cargo)
             host = host_for(self._client, job, run.over, lambda head: self.invoke(head, aside=False))
-            return execute(job, self._jail, host, self._settings.ceiling, time.time(), cancelled=run.cancelled)
+            return execute(job, self._jail, host, self._settings.ceiling, now, cancelled=run.cancelled)
         except (redis.RedisError, ProtocolError) as error:
             return Outcome(job.id, Status.NOT_STARTED, f"its body could not be read: {error}")
         finally:
@@ -171,7 +171,7 @@ class Worker:
     def ready(self) -> None:
         """From now on this worker counts."""
         self._ready = True
-        self._ledger.announce(self.name, time.time())
+        self._ledger.announce(self.name)
 
     def shut(self, grace_s: float) -> None:
         """What still runs after `grace_s` is handed back. Safe in a signal handler: the pulse does it."""
@@ -237,7 +237,7 @@ class Worker:
             if answer != "ok":
                 run.stop(answer)
         if self._ready and not self._closed.is_set():
-            self._ledger.announce(self.name, time.time())
+            self._ledger.announce(self.name)
 
 
 def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
@@ -253,6 +253,6 @@ def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
 
 
 def _ttl_s(job: Job) -> float:
-    """How long a job is remembered: past its deadline, whatever clock it was made by."""
+    """How long a job is remembered: past its deadline, by a clock that may be off by less than the slack."""
     left = job.deadline - time.time() if job.deadline else 24 * 3600.0
     return max(left, job.limits.wall_s) + wire.SLACK_S
