@@ -1,16 +1,13 @@
 """Jobs over the queue: one Celery message each, one inbox for all that comes back.
 
 Theory of operation. `submit` writes the job down as waiting, puts a large body beside the queue and
-sends one message. One reader thread takes frames from this process's inbox, a Redis list with a
-name of its own, and wakes whoever waits: an Outcome ends a future, a Call is answered by the job's
+sends one message. One reader thread takes frames from this process's inbox, a mailbox with a
+name of its own (`sandbox.mailbox`: what is read stays until it was handled), and wakes whoever waits: an Outcome ends a future, a Call is answered by the job's
 Host on a thread. Between frames the reader tends what is waiting: a job past its deadline is given
 up, and one that nobody runs any more is sent again or reported (`dispatcher.retry` decides).
 
 A wait always ends: with an Outcome, or with PoolUnavailable when the server is gone for `LOSS_S`.
-Nothing that arrives is trusted: sizes first, then the strict decoder.
-
-Not done: frames are popped before they are handled, so an outcome that is on its way when the
-connection breaks is gone; its job is reported as lost after a lease.
+Nothing that arrives is trusted: sizes first, then the strict decoder. What comes twice counts once.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import batched
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import redis
 from celery import Celery
@@ -35,6 +32,7 @@ from sandbox import wire
 from sandbox.contract import CONTEXT_BYTES, Call, Job, Outcome, Return, Status
 from sandbox.errors import InputError, PoolError, PoolOverloaded, PoolUnavailable, ProtocolError
 from sandbox.ledger import Ledger
+from sandbox.mailbox import Entry, Mailbox, post
 from sandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,7 +63,8 @@ class Waiting:
     future: Future[Outcome]
     deadline: float
     sent: Sent
-    errand: str = ""  # the list of whoever runs it; '' = the queue
+    errand: str = ""  # the mailbox of whoever runs it; '' = the queue
+    calls: set[str] = field(default_factory=set)  # tokens of those that came
 
     @property
     def ttl_s(self) -> float:
@@ -130,8 +129,11 @@ class CeleryTransport:
                 self._push(waiting)
             else:
                 self._publish(waiting, self._settings.max_queue_depth)
-        except PoolError:
+        except PoolOverloaded:
             self._pop(job.id)
+            raise
+        except PoolError:
+            self._forsake(waiting)  # what was reported as failed may have landed
             raise
         future.add_done_callback(lambda done: self._forsake(waiting) if done.cancelled() else None)
         return future
@@ -166,7 +168,7 @@ class CeleryTransport:
     def _push(self, waiting: Waiting) -> None:
         """An errand: to the worker whose job waits for it. One that it does not get to is sent again, by the queue."""
         try:
-            self._append(waiting.errand, self._dated(waiting.job).encode())
+            self._post(waiting.errand, wire.ERRAND, self._dated(waiting.job).encode())
         except redis.RedisError as error:
             raise PoolUnavailable(self._where, f"the job was not sent: {_reason(error)}") from error
 
@@ -179,12 +181,9 @@ class CeleryTransport:
             deadline=job.deadline and job.deadline + ahead,
         )
 
-    def _append(self, key: str, entry: bytes) -> None:
-        """To a list that one call waits at."""
-        with self._client.pipeline(transaction=True) as pipe:
-            pipe.rpush(key, entry)
-            pipe.expire(key, wire.RETURN_TTL_S)
-            pipe.execute()
+    def _post(self, key: str, kind: str, data: bytes) -> None:
+        """To the mailbox that one call waits at."""
+        post(self._client, key, Entry(kind, data), wire.RETURN_TTL_S)
 
     def _forsake(self, waiting: Waiting) -> None:
         """A cancelled wait: off this thread, which may be an event loop's."""
@@ -202,12 +201,13 @@ class CeleryTransport:
     # -- back
 
     def _read(self) -> None:
+        mailbox = Mailbox(self._client, self.inbox)
         while not self._closed.is_set():
             try:
-                found: Any = self._client.blmpop(TICK_S, 1, self.inbox, direction="LEFT", count=FRAMES)
+                entries = mailbox.read(TICK_S, FRAMES)
                 self._away_since = 0.0
-                for data in found[1] if found and not self._closed.is_set() else ():
-                    self._guarded(self._deliver, data)
+                for entry in entries if not self._closed.is_set() else ():
+                    self._guarded(self._deliver, entry.data)
                 self._guarded(self._tend)
             except redis.RedisError as error:
                 self._away(error)
@@ -239,7 +239,9 @@ class CeleryTransport:
         if waiting is None:  # cancelled, given up, or delivered before
             return
         if frame.kind == "call":
-            self._tools.submit(self._answer, waiting, frame)
+            if frame.token not in waiting.calls:
+                waiting.calls.add(frame.token)
+                self._tools.submit(self._answer, waiting, frame)
             return
         try:
             outcome = Outcome.decode(frame.payload)
@@ -259,13 +261,13 @@ class CeleryTransport:
             answer = Return(0, 0, "", f"protocol_error: {problem}")
         else:
             try:
-                with answering(self, wire.errand_key(waiting.job.id, frame.token)):
+                with answering(self, wire.return_key(waiting.job.id, frame.token)):
                     answer = waiting.host.call(call)
             except Exception as error:
                 log.exception("job=%s the host failed on %s %s", waiting.job.id, call.kind, call.name)
                 answer = Return(call.id, 0, "", f"internal_error: {type(error).__name__}")
         try:
-            self._append(wire.return_key(waiting.job.id, frame.token), answer.encode())
+            self._post(wire.return_key(waiting.job.id, frame.token), wire.ANSWER, answer.encode())
         except redis.RedisError as error:
             log.warning("job=%s an answer could not be sent: %s", waiting.job.id, error)
 
@@ -371,7 +373,7 @@ class CeleryTransport:
             if self._abandon(waiting) is None:
                 break  # the server is away: so it is for the others
         with contextlib.suppress(redis.RedisError):
-            self._client.rpush(self.inbox, b"")  # wakes the reader
+            self._post(self.inbox, wire.FRAME, b"")  # wakes the reader
         self._reader.join(wire.SOCKET_S)
         with contextlib.suppress(redis.RedisError):
             self._client.unlink(self.inbox)

@@ -99,14 +99,14 @@ if redis.call('HSETNX', KEYS[1], 'starts', ARGV[4]) == 1 then redis.call('PEXPIR
 return 'ok'
 """
 
-# KEYS job, lease, body, inbox. ARGV token, ttl ms, frame, inbox ttl ms.
+# KEYS job, lease, body, inbox. ARGV token, ttl ms, frame, inbox ttl ms, the frame's kind.
 FINISH = """
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 if redis.call('HGET', KEYS[1], 'state') then return 0 end
 redis.call('HSET', KEYS[1], 'state', 'done')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('UNLINK', KEYS[3])
-redis.call('RPUSH', KEYS[4], ARGV[3])
+redis.call('XADD', KEYS[4], '*', ARGV[5], ARGV[3])
 redis.call('PEXPIRE', KEYS[4], ARGV[4])
 return 1
 """
@@ -184,7 +184,7 @@ class Ledger:
     def finish(self, job_id: str, token: str, inbox: str, frame: bytes, *, ttl_s: float) -> bool:
         """Deliver; False when this job has ended before, and nothing was delivered."""
         keys = [wire.job_key(job_id), wire.lease_key(job_id), wire.body_key(job_id), inbox]
-        return bool(self._finish(keys, [token, _ms(ttl_s), frame, _ms(wire.INBOX_TTL_S)]))
+        return bool(self._finish(keys, [token, _ms(ttl_s), frame, _ms(wire.INBOX_TTL_S), wire.FRAME]))
 
     def release(self, job_id: str, token: str) -> None:
         """Hand a started job back: whoever waits for it sees that nobody runs it."""

@@ -8,8 +8,7 @@ the registry of workers with a time to live:
     hookpool:lease:ID       the worker that runs it, as long as it says so
     hookpool:body:ID        the claim check of a large Job.body
     hookpool:inbox:NAME     frames for one dispatcher process: outcomes, and calls of running code
-    hookpool:return:ID:T    the answer to one call
-    hookpool:errand:ID:T    jobs that the answer to that call needs, run by whoever waits for it
+    hookpool:return:ID:T    for the run that made a call: its answer, and the jobs that the answer needs
     hookpool:workers        which workers are ready, until when
     hookpool:cancel         a channel: ids of running jobs nobody waits for any more
 
@@ -53,6 +52,9 @@ SLACK_S = 300  # a job's keys outlive its deadline by this
 SCHEMES = ("redis", "rediss", "unix", "redis+socket")
 FRAME_BYTES = CONTEXT_BYTES + 64 * 1024
 
+FRAME, ANSWER, ERRAND = "frame", "answer", "errand"
+"""What is in a mailbox (`sandbox.mailbox`): frames in an inbox; answers and errands where a call waits."""
+
 
 def job_key(job_id: str) -> str:
     return f"hookpool:job:{job_id}"
@@ -72,10 +74,6 @@ def inbox_key(name: str) -> str:
 
 def return_key(job_id: str, token: str) -> str:
     return f"hookpool:return:{job_id}:{token}"
-
-
-def errand_key(job_id: str, token: str) -> str:
-    return f"hookpool:errand:{job_id}:{token}"
 
 
 FrameKind = Literal["outcome", "call"]

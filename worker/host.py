@@ -1,7 +1,7 @@
 """What answers the calls of running code, on the worker's side.
 
 Tools live where the dispatcher is: a call goes into its inbox, and the thread that made it waits on
-a list of its own for the Return. Meanwhile it runs the errands of that call, jobs which the
+a mailbox of its own for the Return. Meanwhile it runs the errands of that call, jobs which the
 dispatcher needs for the answer: they need no free place, because the place of their caller is idle. HTTP is not enabled in this release.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import redis
 
@@ -18,6 +18,7 @@ from sandbox import wire
 from sandbox.contract import Return
 from sandbox.errors import ProtocolError
 from sandbox.host import ByKind, Closed
+from sandbox.mailbox import Entry, Mailbox, post
 
 if TYPE_CHECKING:
     import threading
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from sandbox.contract import Call, Job
     from sandbox.host import Host
+
+ENTRIES = 1  # read at once: an errand that fails must not take the answer behind it along
 
 
 def host_for(client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], None]) -> Host:
@@ -53,17 +56,13 @@ class RemoteTools:
 
     def _ask(self, call: Call) -> Return:
         token = uuid.uuid4().hex  # never the guest's own number: it may say one twice
-        answers, errands = wire.return_key(self._job.id, token), wire.errand_key(self._job.id, token)
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.rpush(self._job.inbox, wire.Frame("call", self._job.id, call.encode(), token).encode())
-            pipe.expire(self._job.inbox, wire.INBOX_TTL_S)
-            pipe.execute()
+        mailbox = Mailbox(self._client, wire.return_key(self._job.id, token))
+        frame = wire.Frame("call", self._job.id, call.encode(), token)
+        post(self._client, self._job.inbox, Entry(wire.FRAME, frame.encode()), wire.INBOX_TTL_S)
         while (left := self._until - time.monotonic()) > 0 and not self._over.is_set():
-            found = self._client.blpop([answers, errands], timeout=max(0.01, min(wire.BLOCK_S, left)))
-            if found is None:
-                continue
-            key, entry = cast("tuple[bytes, bytes]", found)
-            if key == answers.encode():
-                return Return.decode(entry)
-            self._errand(entry)
+            for entry in mailbox.read(max(0.01, min(wire.BLOCK_S, left)), ENTRIES):
+                if entry.kind == wire.ANSWER:
+                    mailbox.drop()
+                    return Return.decode(entry.data)
+                self._errand(entry.data)
         raise TimeoutError("the dispatcher did not answer in time")

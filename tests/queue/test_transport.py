@@ -18,6 +18,7 @@ from sandbox import codec, wire
 from sandbox.contract import PROTOCOL, Call, Outcome, Return, Status
 from sandbox.errors import PoolOverloaded, PoolUnavailable
 from sandbox.host import Closed
+from sandbox.mailbox import Mailbox
 from sandbox.settings import Settings
 from tests.queue.conftest import a_job, running_server, until
 
@@ -221,9 +222,8 @@ def test_a_poisoned_queue_kills_no_worker(pool: Embedded) -> None:
         sender.send_task(wire.TASK, args=[codec.pack({"v": PROTOCOL + 1, "id": "p", "inbox": inbox})], queue=queue)
         for _ in range(8):
             assert pool.transport.submit(a_job(), Closed()).result(10).status is Status.OK
-        told = client.blpop([inbox], 5)
-        assert told is not None
-        outcome = Outcome.decode(wire.Frame.decode(told[1]).payload)
+        (told,) = Mailbox(client, inbox).read(5, 1)
+        outcome = Outcome.decode(wire.Frame.decode(told.data).payload)
         assert outcome.status is Status.PROTOCOL_ERROR
         assert "protocol version" in outcome.detail
         assert client.llen(queue) == 0
@@ -234,12 +234,13 @@ def test_what_a_worker_sends_is_judged_like_any_input(pool: Embedded) -> None:
     transport = pool.transport
     with redis.Redis.from_url(pool.url) as client:
         future = transport.submit(job := a_job("sleep 1"), Closed())
-        client.rpush(transport.inbox, b"\xc1", codec.pack([]), b"", wire.Frame("outcome", "unknown", b"").encode())
-        client.rpush(transport.inbox, wire.Frame("outcome", job.id, b"\xc1").encode())
+        unknown = wire.Frame("outcome", "unknown", b"")
+        for entry in (b"\xc1", codec.pack([]), b"", unknown.encode(), wire.Frame("outcome", job.id, b"\xc1").encode()):
+            client.xadd(transport.inbox, {"frame": entry})
         assert future.result(5).status is Status.PROTOCOL_ERROR
         future = transport.submit(job := a_job("sleep 1"), Closed())
         other = Outcome("another", Status.OK).encode()
-        client.rpush(transport.inbox, wire.Frame("outcome", job.id, other).encode())
+        client.xadd(transport.inbox, {"frame": wire.Frame("outcome", job.id, other).encode()})
         assert future.result(5).status is Status.PROTOCOL_ERROR
     assert transport.submit(a_job(), Closed()).result(5).status is Status.OK
 
