@@ -1,8 +1,10 @@
-"""An exported app, as it lies on disk: agents with their callbacks, and tools.
+"""An exported app, as it lies on disk: agents with their callbacks, tools, toolsets, guardrails.
 
-Theory. Only names and text are read; no code is compiled here, that is for the sandbox. One bad
-resource never costs the others: what cannot be used is left out and said in `App.warnings`, one
-line each with file and line. Only when nothing is there at all is that an InputError.
+Theory. Only names and text are read; no code runs here, that is for the sandbox. One bad resource
+never costs the others: what cannot be used is left out and said in `App.warnings`, one line each
+with file and line. Only when nothing is there at all is that an InputError. A callback whose syntax
+is wrong is the exception to the leaving out: it is said, and keeps its place, so that its hook
+fails when it is due. A guard that cannot run must not open the gate.
 
 A resource comes from its manifest where there is one (`agents/<Dir>/<Dir>.json`, `tools/...`) and
 from the folders where there is none, so a folder written by hand loads as well as an export:
@@ -10,109 +12,53 @@ from the folders where there is none, so a folder written by hand loads as well 
     agents/<Dir>/<hook>s/<any>/python_code.py    agents/<Dir>/<hook>s/<any>.py    agents/<Dir>/<hook>.py
     <hook>s/...  <hook>.py                       (no agents/ at all: one agent, named like the folder)
 
-People refer to a resource by display name, resource name or folder, with spaces and underscores
-as they please; `_key` is what makes those the same.
+What only the platform can run (a guardrail that asks a model, a transfer rule that is an expression)
+is left out and said. Its own `evaluationDatasets`, `evaluationExpectations` and `examples` are not read.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dispatcher import code, documents
+from dispatcher import code, documents, fields, syntax
 from dispatcher.manifest import Manifest, fill_in
+from dispatcher.resources import (
+    CALLBACK_LISTS,
+    Agent,
+    App,
+    Callback,
+    ErrorHandling,
+    Guardrail,
+    ModelSettings,
+    Tool,
+    Toolset,
+    TransferRule,
+    find,
+    key,
+    named,
+)
 from dispatcher.tree import Tree, leaves, open_tree
 from sandbox.errors import CodeError, InputError
 from sandbox.invocation import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable as Function
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-CALLBACK_LISTS = {
-    "before_agent_callback": "beforeAgentCallbacks",
-    "after_agent_callback": "afterAgentCallbacks",
-    "before_model_callback": "beforeModelCallbacks",
-    "after_model_callback": "afterModelCallbacks",
-    "before_tool_callback": "beforeToolCallbacks",
-    "after_tool_callback": "afterToolCallbacks",
+    from dispatcher.resources import Resource
+
+__all__ = ["CALLBACK_LISTS", "Agent", "App", "Callback", "Guardrail", "Tool", "Toolset", "load", "of"]
+
+GUARDRAIL_CALLBACKS = {
+    "before_agent_guardrail": "beforeAgentCallback",
+    "before_model_guardrail": "beforeModelCallback",
+    "after_model_guardrail": "afterModelCallback",
+    "after_agent_guardrail": "afterAgentCallback",
 }
-"""The hooks an app can have, and the list in an agent's manifest that holds them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Callback:
-    """One callback of an agent. `source.name` is its path in the app."""
-
-    hook: str
-    source: Source
-    description: str = ""
-    disabled: bool = False
-    proactive: bool = False  # after_model: runs on partial outputs too
-
-    @property
-    def name(self) -> str:
-        """What tells it from its neighbours: its folder, or its file where that has a name of its own."""
-        path = PurePosixPath(self.source.name)
-        return path.parent.name if path.stem == "python_code" else path.stem
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """One agent; `name` is its display name. `tools` and `children` are names as the app has them."""
-
-    name: str
-    folder: str
-    resource: str = ""
-    instruction: str = ""
-    callbacks: tuple[Callback, ...] = ()
-    tools: tuple[str, ...] = ()
-    children: tuple[str, ...] = ()
-
-    def chain(self, hook: str) -> tuple[Callback, ...]:
-        """The enabled callbacks of one hook, in order."""
-        return tuple(callback for callback in self.callbacks if callback.hook == hook and not callback.disabled)
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """One tool; `source` is its Python code, None for a kind that only the platform runs."""
-
-    name: str
-    folder: str
-    resource: str = ""
-    description: str = ""
-    source: Source | None = None
-    entry: str = ""  # its function; '' = the first one defined
-    asynchronous: bool = False
-    timeout_s: float | None = None
-    fake: Source | None = None
-    fake_mode: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class App:
-    """An app. `variables` are the declared ones, with their defaults (None where there is none)."""
-
-    name: str
-    root: str
-    agents: tuple[Agent, ...] = ()
-    tools: tuple[Tool, ...] = ()
-    root_agent: str = ""
-    variables: dict[str, Any] = field(default_factory=dict)
-    sequential: bool = False
-    global_instruction: str = ""
-    warnings: tuple[str, ...] = ()
-
-    def agent(self, reference: str) -> Agent:
-        """The agent of that display name, resource name or folder. Raises InputError that names those there are."""
-        return _find("agent", reference, self.agents)
-
-    def tool(self, reference: str) -> Tool:
-        """The tool of that display name, resource name or folder. Raises InputError that names those there are."""
-        return _find("tool", reference, self.tools)
+"""The hook of a guardrail's slot, and the key of its `codeCallback` that holds it."""
 
 
 def load(path: Path) -> App:
@@ -125,19 +71,6 @@ def of(tree: Tree) -> App:
     return _Loader(tree).app()
 
 
-def _key(name: str) -> str:
-    return name.replace(" ", "_")
-
-
-def _find[R: (Agent, Tool)](kind: str, reference: str, resources: tuple[R, ...]) -> R:
-    for resource in resources:
-        known_as = {resource.name, resource.folder, resource.resource, resource.resource.rpartition("/")[2]}
-        if _key(reference) in {_key(name) for name in known_as if name}:
-            return resource
-    there = ", ".join(resource.name for resource in resources) or "none"
-    raise InputError(f"{kind} {reference!r}", f"no such {kind}; there are: {there}")
-
-
 class _Loader:
     """Reads one tree once. Everything it cannot use ends in `warnings`."""
 
@@ -145,32 +78,68 @@ class _Loader:
         self.tree = tree
         self.warnings: list[str] = list(tree.refused)
         self.manifests: dict[str, Manifest] = {"": Manifest("")}  # an agent's folder -> its manifest
+        self.sources: list[Source] = []
         self.environment = self._manifest("environment")
 
     def app(self) -> App:
         folder = Path(self.tree.root).resolve().stem
         manifest = self._manifest("app")
 
-        def text(key: str) -> str:
-            return self._try(manifest.text, key) or ""
+        def text(name: str) -> str:
+            return self._try(manifest.text, name) or ""
 
         app = App(
             name=text("displayName") or folder,
             root=self.tree.root,
             agents=tuple(self._agents(folder)),
             tools=tuple(self._each("tools", self._tool)),
+            toolsets=tuple(self._each("toolsets", self._toolset)),
+            guardrails=tuple(self._each("guardrails", self._guardrail)),
+            everywhere=self._try(manifest.texts, "guardrails") or (),
             root_agent=text("rootAgent"),
-            variables=self._try(_variables, manifest) or {},
-            sequential=text("toolExecutionMode") == "SEQUENTIAL",
+            variables=dict(self._variables(manifest)),
+            sequential=self._try(fields.sequential, manifest) or False,
+            model=self._try(fields.model, manifest) or ModelSettings(),
+            errors=self._try(fields.error_handling, manifest) or ErrorHandling(),
             global_instruction=self._prose(text("globalInstruction") or "global_instruction.txt"),
         )
         if not (manifest.document or app.agents or app.tools or any(name.endswith(".py") for name in self.tree.names)):
             why = "no app here: neither app.json nor agents/ nor any Python file"
             raise InputError(self.tree.root, "; ".join([why, *self.warnings[:1]]))
-        self._try(_refer, app, manifest, "rootAgent", *([app.root_agent] if app.root_agent else []))
-        for agent in app.agents:
-            self._try(_refer, app, self.manifests[agent.folder], "childAgents", *agent.children)
+        self._check_references(app, manifest)
+        for source, line, why in syntax.problems(self.sources):
+            self.warnings.append(str(CodeError(self.tree.at(source.name), why, line=line)))
         return replace(app, warnings=tuple(dict.fromkeys(self.warnings)))
+
+    def _check_references(self, app: App, manifest: Manifest) -> None:
+        """Warn of each name that nothing has. Tools are not among them: whoever runs the app may bring some."""
+        root = [app.root_agent] if app.root_agent else []
+        references: list[tuple[Manifest, str, tuple[Resource, ...], Sequence[str]]] = [
+            (manifest, "rootAgent", app.agents, root),
+            (manifest, "guardrails", app.guardrails, app.everywhere),
+        ]
+        for agent in app.agents:
+            own = self.manifests[agent.folder]
+            references += [
+                (own, "childAgents", app.agents, agent.children),
+                (own, "guardrails", app.guardrails, agent.guardrails),
+                (own, "toolsets", app.toolsets, tuple(use.toolset for use in agent.toolsets)),
+                (own, "transferRules", app.agents, tuple(rule.child for rule in agent.rules)),
+            ]
+        for where, field, there, names in references:
+            for name in names:
+                self._try(_refer, where, field, name, there)
+        kinds: tuple[tuple[Resource, ...], ...] = (app.agents, app.tools, app.toolsets, app.guardrails)
+        for resources in kinds:
+            self._warn_of_twins(resources)
+
+    def _warn_of_twins(self, resources: tuple[Resource, ...]) -> None:
+        first: dict[str, Resource] = {}
+        for one in resources:
+            other = first.setdefault(key(one.name), one)
+            if other is not one:
+                why = f"{one.name!r} is also the name of {other.folder}; a reference to it means that one"
+                self.warnings.append(f"{self.tree.root}: {one.folder}: {why}")
 
     # -- reading, with a bad resource left out -----------------------------------------------
 
@@ -186,6 +155,13 @@ class _Loader:
             if (resource := self._try(read, folder)) is not None:
                 yield resource
 
+    def _items[T](self, manifest: Manifest, name: str, read: Function[[Manifest], T | None]) -> Iterator[T]:
+        """What `read` makes of each object of a list; one that is bad costs only itself."""
+        for index in range(len(manifest.items(name))):
+            entry = self._try(manifest.below, name, index)
+            if entry is not None and (found := self._try(read, entry)) is not None:
+                yield found
+
     def _manifest(self, stem: str) -> Manifest:
         """The app's own manifest `stem`; empty when it is not there or is bad."""
         return self._try(self._read_manifest, stem) or Manifest(self.tree.at(f"{stem}.json"))
@@ -199,10 +175,10 @@ class _Loader:
         if stem == "environment":
             return manifest
         kind, *folder = stem.split("/")[:2]
-        known_as = {_key(part) for part in (*folder, manifest.text("displayName"), manifest.text("name"))}
+        known_as = {key(part) for part in (*folder, manifest.text("displayName"), manifest.text("name"))}
         given: Any = self.environment.value.get(kind, {})
         if folder and isinstance(given, dict):
-            given = next((value for name, value in given.items() if _key(name) in known_as), None)
+            given = next((value for name, value in given.items() if key(name) in known_as), None)
         manifest, missing = fill_in(manifest, given)
         self.warnings.extend(map(str, missing))
         return manifest
@@ -210,8 +186,11 @@ class _Loader:
     def _prose(self, value: str) -> str:
         """A text field: the content of the file it names, else the text itself."""
         if value in self.tree.names:
-            return self._try(lambda: documents.decode(self.tree.at(value), self.tree.read(value))) or ""
+            return self._try(self._text, value) or ""
         return "" if value.endswith(".txt") and _is_path(value) else value
+
+    def _text(self, name: str) -> str:
+        return documents.decode(self.tree.at(name), self.tree.read(name))
 
     def _code(self, manifest: Manifest) -> Source | None:
         """The `pythonCode` of a manifest's object: the file it names, else the code itself; None when absent."""
@@ -219,16 +198,33 @@ class _Loader:
         if value in self.tree.names:
             return self._source(value)
         if _is_path(value):
-            why = "leaves the app, refused" if leaves(value) else "no such file in the app"
-            raise manifest.error(f"{value}: {why}", "pythonCode")
+            raise manifest.error(f"{value}: {_missing(value)}", "pythonCode")
+        if not value.strip():
+            return None
         where = manifest.name.removeprefix(f"{self.tree.root}/")
-        return Source(name=f"{where}#{documents.spell(manifest.path)}", text=value) if value.strip() else None
+        self.sources.append(Source(name=f"{where}#{documents.spell(manifest.path)}", text=value))
+        return self.sources[-1]
+
+    def _needed_code(self, manifest: Manifest) -> Source:
+        if (source := self._code(manifest)) is None:
+            raise manifest.error("pythonCode is missing")
+        return source
 
     def _source(self, name: str) -> Source:
         try:
-            return code.decode(name, self.tree.read(name))
+            self.sources.append(code.decode(name, self.tree.read(name)))
         except CodeError as problem:
             raise CodeError(self.tree.at(name), problem.why, line=problem.line) from problem
+        return self.sources[-1]
+
+    def _variables(self, manifest: Manifest) -> Iterator[tuple[str, Any]]:
+        def read(entry: Manifest) -> tuple[str, Any]:
+            if not (name := entry.text("name")):
+                raise entry.error("a variable needs a name")
+            return name, entry.below("schema").get("default")
+
+        if self._try(manifest.items, "variableDeclarations"):
+            yield from self._items(manifest, "variableDeclarations", read)
 
     # -- agents ------------------------------------------------------------------------------
 
@@ -240,33 +236,32 @@ class _Loader:
     def _agent(self, folder: str) -> Agent:
         prefix = f"agents/{folder}"
         manifest = self.manifests[folder] = self._read_manifest(f"{prefix}/{folder}")
-        listed = [hook for hook, key in CALLBACK_LISTS.items() if manifest.get(key) is not None]
+        listed = [hook for hook, name in CALLBACK_LISTS.items() if manifest.get(name) is not None]
         return Agent(
             name=manifest.text("displayName") or folder.replace("_", " "),
             folder=folder,
             resource=manifest.text("name"),
+            description=manifest.text("description"),
             instruction=self._prose(manifest.text("instruction") or f"{prefix}/instruction.txt"),
             callbacks=(
                 *(callback for hook in listed for callback in self._listed_callbacks(hook, manifest)),
                 *self._found_callbacks(prefix, (hook for hook in CALLBACK_LISTS if hook not in listed)),
             ),
             tools=manifest.texts("tools"),
+            toolsets=tuple(self._items(manifest, "toolsets", fields.toolset_use)),
             children=manifest.texts("childAgents"),
+            guardrails=manifest.texts("guardrails"),
+            rules=tuple(self._items(manifest, "transferRules", self._rule)),
+            model=fields.model(manifest),
         )
 
     def _listed_callbacks(self, hook: str, manifest: Manifest) -> Iterator[Callback]:
-        key = CALLBACK_LISTS[hook]
-        for index in range(len(manifest.items(key))):
-            if (callback := self._try(self._listed_callback, hook, manifest, key, index)) is not None:
-                yield callback
+        return self._items(manifest, CALLBACK_LISTS[hook], lambda entry: self._callback(hook, entry))
 
-    def _listed_callback(self, hook: str, manifest: Manifest, key: str, index: int) -> Callback:
-        entry = manifest.below(key, index)
-        if (source := self._code(entry)) is None:
-            raise entry.error("pythonCode is missing")
+    def _callback(self, hook: str, entry: Manifest) -> Callback:
         return Callback(
             hook=hook,
-            source=source,
+            source=self._needed_code(entry),
             description=entry.text("description"),
             disabled=entry.flag("disabled"),
             proactive=entry.flag("proactiveExecutionEnabled"),
@@ -281,7 +276,19 @@ class _Loader:
                     if source is not None:
                         yield Callback(hook, source)
 
-    # -- tools -------------------------------------------------------------------------------
+    def _rule(self, entry: Manifest) -> TransferRule | None:
+        """A rule whose condition is code. Another kind is for the platform alone, and said."""
+        condition = entry.below("deterministicTransfer").below("pythonCodeCondition")
+        direction, child = entry.text("direction") or DIRECTIONS[0], entry.text("childAgent")
+        if direction not in DIRECTIONS:
+            raise entry.error(f"{direction!r} is none of {', '.join(DIRECTIONS)}", "direction")
+        if not child:
+            raise entry.error("childAgent is missing")
+        if not condition.value:
+            raise entry.error("only a deterministicTransfer with a pythonCodeCondition runs here; the rule is left out")
+        return TransferRule(child, self._needed_code(condition), to_parent=direction == DIRECTIONS[1])
+
+    # -- tools and guardrails ----------------------------------------------------------------
 
     def _tool(self, folder: str) -> Tool:
         prefix = f"tools/{folder}"
@@ -291,27 +298,76 @@ class _Loader:
         if source is None and manifest.document is None:
             places = (f"{prefix}/python_function/python_code.py", f"{prefix}/python_code.py")
             source = next((self._source(place) for place in places if place in self.tree.names), None)
+        kind = fields.kind_of(manifest, ("Tool", "Function"))
         return Tool(
             name=manifest.text("displayName") or function.text("name") or folder,
             folder=folder,
             resource=manifest.text("name"),
-            description=function.text("description") or manifest.text("description"),
+            description=(manifest.below(kind).text("description") if kind else "") or manifest.text("description"),
+            kind=kind or ("pythonFunction" if source else ""),
             source=source,
             entry=function.text("name"),
             asynchronous=manifest.text("executionType") == "ASYNCHRONOUS",
-            timeout_s=_seconds(manifest),
+            timeout_s=fields.seconds(manifest),
             fake=self._code(fake.below("codeBlock")),
             fake_mode=fake.flag("enableFakeMode"),
         )
 
+    def _toolset(self, folder: str) -> Toolset:
+        manifest = self._read_manifest(f"toolsets/{folder}/{folder}")
+        kind = fields.kind_of(manifest, ("Toolset",))
+        own = manifest.below(kind) if kind else Manifest(manifest.name)
+        schema = own.text("openApiSchema") or f"toolsets/{folder}/open_api_toolset/open_api_schema.yaml"
+        if schema in self.tree.names:
+            schema = self._text(schema)
+        elif _is_path(schema):
+            if own.text("openApiSchema"):
+                raise own.error(f"{schema}: {_missing(schema)}", "openApiSchema")
+            schema = ""
+        return Toolset(
+            name=manifest.text("displayName") or folder,
+            folder=folder,
+            resource=manifest.text("name"),
+            description=manifest.text("description") or own.text("description"),
+            kind=kind,
+            schema=schema,
+        )
+
+    def _guardrail(self, folder: str) -> Guardrail:
+        manifest = self._read_manifest(f"guardrails/{folder}/{folder}")
+        if manifest.document is None:
+            raise InputError(
+                self.tree.at(f"guardrails/{folder}"), f"{folder}.json is missing; the guardrail is left out"
+            )
+        block = manifest.below("codeCallback")
+        slots = [(hook, name) for hook, name in GUARDRAIL_CALLBACKS.items() if block.get(name) is not None]
+        if not slots:
+            raise manifest.error("only a guardrail with a codeCallback runs here; it is left out")
+        callbacks = (self._try(self._callback, hook, block.below(name)) for hook, name in slots)
+        return Guardrail(
+            name=manifest.text("displayName") or folder,
+            folder=folder,
+            resource=manifest.text("name"),
+            description=manifest.text("description"),
+            callbacks=tuple(one for one in callbacks if one is not None),
+            action=fields.action(manifest.below("action")),
+            enabled=manifest.get("enabled") is None or manifest.flag("enabled"),
+        )
+
 
 SUFFIXES = (".json", ".yaml", ".yml")
-_PATH = re.compile(r"[^\n(){}=;]*\.(py|txt)")
+DIRECTIONS = ("PARENT_TO_CHILD", "CHILD_TO_PARENT")
+_PATH = re.compile(r"[^\n(){}=;]*\.(py|txt|yaml|yml|json)")
 
 
 def _is_path(value: str) -> bool:
     """Whether a field that is a path or the thing itself looks like a path: one line, and a file's name."""
     return _PATH.fullmatch(value.strip()) is not None
+
+
+def _missing(path: str) -> str:
+    """Why a file that a manifest names is not read."""
+    return "leaves the app, refused" if leaves(path) else "no such file in the app"
 
 
 def _is_callback(hook: str, steps: tuple[str, ...]) -> bool:
@@ -326,28 +382,11 @@ def _is_callback(hook: str, steps: tuple[str, ...]) -> bool:
     return False
 
 
-def _seconds(manifest: Manifest) -> float | None:
-    """A timeout as the export writes it: "20s"."""
-    value = manifest.text("timeout")
-    if value and not re.fullmatch(r"\d+(\.\d+)?s", value):
-        raise manifest.error(f"{value!r} is no duration like 20s", "timeout")
-    return float(value[:-1]) if value else None
-
-
-def _variables(manifest: Manifest) -> dict[str, Any]:
-    found = {}
-    for index in range(len(manifest.items("variableDeclarations"))):
-        entry = manifest.below("variableDeclarations", index)
-        if not (name := entry.text("name")):
-            raise entry.error("a variable needs a name")
-        found[name] = entry.below("schema").get("default")
-    return found
-
-
-def _refer(app: App, manifest: Manifest, key: str, *references: str) -> None:
-    """Raises InputError at the first of these agents that the app does not have."""
-    for reference in references:
+def _refer(manifest: Manifest, field: str, reference: str, resources: tuple[Resource, ...]) -> None:
+    """Raises InputError where no resource has that name."""
+    if named(reference, resources) is None:
+        kind = {"childAgents": "agent", "rootAgent": "agent", "transferRules": "agent"}.get(field, field.rstrip("s"))
         try:
-            app.agent(reference)
+            find(kind, reference, resources)
         except InputError as problem:
-            raise manifest.error(str(problem), key) from problem
+            raise manifest.error(str(problem), field) from problem

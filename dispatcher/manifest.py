@@ -54,6 +54,15 @@ class Manifest:
     def flag(self, key: str) -> bool:
         return self._typed(key, bool, "true or false")
 
+    def number(self, key: str) -> float | None:
+        """A number, None when absent."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(f"a number is needed, got {_kind(value)}", key)
+        return value
+
     def items(self, key: str) -> list[Any]:
         return self._typed(key, list, "a list")
 

@@ -4,13 +4,15 @@ from command import AIRLINE
 
 from dispatcher import cases
 from dispatcher.apps import CALLBACK_LISTS
+from sandbox.hooks import HOOKS
 
 SUITE = cases.load(AIRLINE)
+SIX = {hook for hook in CALLBACK_LISTS if "ces" in HOOKS[hook].dialects}
 
 
 def test_it_has_cases_for_all_six_hooks_of_every_agent() -> None:
     covered = {(case.agent, case.hook) for case in SUITE.cases if case.hook in CALLBACK_LISTS}
-    assert covered == {(agent.name, hook) for agent in SUITE.app.agents for hook in CALLBACK_LISTS}
+    assert covered == {(agent.name, hook) for agent in SUITE.app.agents for hook in SIX}
     assert len(SUITE.cases) >= 25
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import apps, tree
+from dispatcher import apps, resources, syntax, tree
 from sandbox.errors import InputError
+from sandbox.hooks import HOOKS
+from sandbox.invocation import Source
 
 AIRLINE = Path(__file__).parents[2] / "examples" / "airline"
 CALLBACK = "def before_model_callback(callback_context, llm_request):\n    return None\n"
@@ -35,7 +37,9 @@ def test_an_export_has_its_agents_callbacks_tools_and_variables() -> None:
         "before_model_callbacks_01",
         "before_model_callbacks_02",
     ]
-    assert {callback.hook for callback in front.callbacks} == set(apps.CALLBACK_LISTS)
+    assert {callback.hook for callback in front.callbacks} == {
+        hook for hook in apps.CALLBACK_LISTS if "ces" in HOOKS[hook].dialects
+    }
     assert front.instruction.startswith("Greet the traveller")
     assert app.variables["traveller"] == {"tier": "basic", "verified": False}
     assert (app.tool("fare difference").entry, app.tool("fare difference").timeout_s) == ("fare_difference", 20.0)
@@ -147,6 +151,40 @@ BAD = {
     "an unknown child": ({"agents/Bad/Bad.json": {"childAgents": ["Nobody"]}}, "no such agent; there are: Bad, Desk"),
     "a bad timeout": ({"tools/Bad/Bad.json": {"timeout": "soon"}}, "tools/Bad/Bad.json:2: timeout: 'soon' is no duration like 20s"),
     "a nameless variable": ({"app.json": {"variableDeclarations": [{"schema": {}}]}}, "a variable needs a name"),
+    "a nameless variable leaves the others": (
+        {"app.json": {"variableDeclarations": [{"schema": {}}, {"name": "kept"}]}},
+        "app.json:3: variableDeclarations[0]: a variable needs a name",
+    ),
+    "a bad item of a list": (
+        {"agents/Bad/Bad.json": {"toolsets": [{"toolIds": []}]}}, "agents/Bad/Bad.json:3: toolsets[0]: toolset is missing",
+    ),
+    "an unknown toolset": ({"agents/Bad/Bad.json": {"toolsets": [{"toolset": "No"}]}}, "agents/Bad/Bad.json:2: toolsets: toolset 'No'"),
+    "an unknown guardrail": ({"app.json": {"guardrails": ["No"]}}, "app.json:2: guardrails: guardrail 'No': no such guardrail"),
+    "a guardrail without code": (
+        {"guardrails/Bad/Bad.json": {"displayName": "Bad", "llmPolicy": {"prompt": "x"}}},
+        "guardrails/Bad/Bad.json:1: only a guardrail with a codeCallback runs here; it is left out",
+    ),
+    "a rule that is an expression": (
+        {"agents/Bad/Bad.json": {"transferRules": [
+            {"childAgent": "Desk", "deterministicTransfer": {"expressionCondition": {"expression": "x"}}}]}},
+        "agents/Bad/Bad.json:3: transferRules[0]: only a deterministicTransfer with a pythonCodeCondition runs here",
+    ),
+    "a rule's bad direction": (
+        {"agents/Bad/Bad.json": {"transferRules": [{"childAgent": "Desk", "direction": "UP"}]}},
+        "transferRules[0].direction: 'UP' is none of PARENT_TO_CHILD, CHILD_TO_PARENT",
+    ),
+    "a bad tool mode": ({"app.json": {"toolExecutionMode": "FAST"}}, "app.json:2: toolExecutionMode: 'FAST' is none of"),
+    "a bad strategy": (
+        {"app.json": {"errorHandlingSettings": {"errorHandlingStrategy": "HOPE"}}},
+        "app.json:3: errorHandlingSettings.errorHandlingStrategy: 'HOPE' is none of NONE, FALLBACK_RESPONSE",
+    ),
+    "a bad temperature": (
+        {"app.json": {"modelSettings": {"temperature": "warm"}}}, "app.json:3: modelSettings.temperature: a number is needed, got text",
+    ),
+    "a missing schema": (
+        {"toolsets/Bad/Bad.json": {"openApiToolset": {"openApiSchema": "../schema.yaml"}}},
+        "toolsets/Bad/Bad.json:3: openApiToolset.openApiSchema: ../schema.yaml: leaves the app, refused",
+    ),
     "an unknown root": ({"app.json": {"rootAgent": "Nobody"}}, "app.json:2: rootAgent: agent 'Nobody': no such agent"),
 }  # fmt: skip
 
@@ -159,6 +197,145 @@ def test_one_bad_resource_is_a_warning_and_the_rest_loads(tmp_path: Path, case: 
     assert warning in app.warnings[0]
     assert app.warnings[0].startswith(str(tmp_path))
     assert len(app.agent("Desk").chain("before_model_callback")) == 1
+
+
+def test_a_guardrail_has_its_slots_and_what_it_does(tmp_path: Path) -> None:
+    block = {"pythonCode": "code.py"}
+    lay(
+        tmp_path,
+        {
+            "app.json": {"guardrails": ["No Cards"]},
+            "agents/Desk/Desk.json": {"guardrails": ["Manners", "No_Cards"]},
+            "guardrails/No_Cards/No_Cards.json": {
+                "displayName": "No Cards",
+                "codeCallback": {"beforeModelCallback": block, "afterModelCallback": {**block, "disabled": True}},
+                "action": {
+                    "respondImmediately": {"responses": [{"text": "no", "disabled": True}, {"text": "No cards."}]}
+                },
+            },
+            "guardrails/Manners/Manners.json": {
+                "codeCallback": {"afterAgentCallback": block},
+                "action": {"transferAgent": {"agent": "Desk"}},
+            },
+            "guardrails/Off/Off.json": {
+                "codeCallback": {"beforeAgentCallback": block},
+                "enabled": False,
+                "action": {"generativeAnswer": {"prompt": "Decline."}},
+            },
+            "code.py": "def check(c):\n    return None\n",
+        },
+    )
+    app = apps.load(tmp_path)
+    assert app.warnings == ()
+    cards, manners = app.guardrails_of(app.agent("Desk"))
+    assert (cards.name, cards.action, manners.action) == (
+        "No Cards",
+        resources.Action("respond", "No cards."),
+        resources.Action("transfer", "Desk"),
+    )
+    assert [slot for slot in resources.SLOTS if cards.at(slot)] == ["before_model"]
+    off = next(one for one in app.guardrails if one.name == "Off")
+    assert off.at("before_agent") is None
+    assert off.action == resources.Action("generate", "Decline.")
+
+
+def test_the_settings_of_an_app_and_of_its_agents(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        {
+            "app.json": {
+                "modelSettings": {"model": "large", "temperature": 0.2},
+                "errorHandlingSettings": {
+                    "errorHandlingStrategy": "END_SESSION",
+                    "fallbackResponseConfig": {"customFallbackMessages": {"en-US": "Sorry."}, "maxFallbackAttempts": 2},
+                    "endSessionConfig": {"escalateSession": True},
+                },
+            },
+            "agents/Desk/Desk.json": {"modelSettings": {"model": "small"}},
+        },
+    )
+    app = apps.load(tmp_path)
+    assert app.errors == resources.ErrorHandling({"en-US": "Sorry."}, ends=True, max_attempts=2, escalate=True)
+    assert app.agent("Desk").model.over(app.model) == resources.ModelSettings("small", 0.2)
+
+
+def test_a_transfer_rule_has_its_condition_and_direction(tmp_path: Path) -> None:
+    condition = {"pythonCodeCondition": {"pythonCode": "code.py"}}
+    rules = [
+        {"childAgent": "Night", "deterministicTransfer": condition},
+        {"childAgent": "Night", "direction": "CHILD_TO_PARENT", "deterministicTransfer": condition},
+    ]
+    lay(
+        tmp_path,
+        {
+            "agents/Desk/Desk.json": {"childAgents": ["Night"], "transferRules": rules},
+            "agents/Night/Night.json": {},
+            "code.py": "def should_trigger_transfer_callback(c):\n    return True\n",
+        },
+    )
+    app = apps.load(tmp_path)
+    assert app.warnings == ()
+    assert [(rule.child, rule.to_parent, rule.condition.name) for rule in app.agent("Desk").rules] == [
+        ("Night", False, "code.py"),
+        ("Night", True, "code.py"),
+    ]
+    assert app.parent(app.agent("Night")) == app.agent("Desk")
+    assert app.parent(app.agent("Desk")) is None
+
+
+def test_a_toolset_has_its_schema_from_the_place_it_names_or_the_usual_one(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        {
+            "toolsets/Crm/Crm.json": {"displayName": "CRM", "openApiToolset": {"openApiSchema": "schemas/crm.yaml"}},
+            "schemas/crm.yaml": "paths: {}",
+            "toolsets/Old/Old.json": {"openApiToolset": {}},
+            "toolsets/Old/open_api_toolset/open_api_schema.yaml": "paths: {}",
+            "toolsets/Mcp/Mcp.json": {"mcpToolset": {"serverAddress": "https://example.com"}},
+            "agents/Desk/Desk.json": {"toolsets": [{"toolset": "CRM", "toolIds": ["find"]}]},
+        },
+    )
+    app = apps.load(tmp_path)
+    assert app.warnings == ()
+    assert [(one.name, one.kind, one.schema) for one in app.toolsets] == [
+        ("CRM", "openApiToolset", "paths: {}"),
+        ("Mcp", "mcpToolset", ""),
+        ("Old", "openApiToolset", "paths: {}"),
+    ]
+    assert app.agent("Desk").toolsets == (resources.ToolsetUse("CRM", ("find",)),)
+
+
+def test_two_agents_of_one_name_are_a_warning(tmp_path: Path) -> None:
+    lay(tmp_path, {"agents/A/A.json": {"displayName": "Desk"}, "agents/B/B.json": {"displayName": "Desk"}})
+    app = apps.load(tmp_path)
+    assert app.warnings == (f"{tmp_path}: B: 'Desk' is also the name of A; a reference to it means that one",)
+    assert app.agent("Desk").folder == "A"
+
+
+def test_a_syntax_error_is_a_warning_with_its_line_and_the_callback_keeps_its_place(tmp_path: Path) -> None:
+    broken = "def before_model_callback(callback_context, llm_request):\n    return (\n"
+    lay(tmp_path, {"agents/Desk/Desk.json": desk(), "code.py": broken})
+    app = apps.load(tmp_path)
+    assert app.warnings == (f"{tmp_path}/code.py:2: SyntaxError: '(' was never closed",)
+    assert [callback.source.text for callback in app.agent("Desk").chain("before_model_callback")] == [broken]
+
+
+LATE = Source(name="late.py", text="def f(:\n")
+
+
+def test_code_too_deep_for_the_parser_costs_only_itself() -> None:
+    deep = Source(name="deep.py", text="x = " + "-" * 1_000_000 + "1")
+    found = list(syntax.problems([deep, Source(name="ok.py", text="x = 1"), LATE]))
+    assert [(source.name, line) for source, line, _ in found] == [("deep.py", None), ("late.py", 1)]
+    assert found[0][2].startswith("MemoryError: Parser stack overflowed")
+
+
+def test_code_that_ends_the_parser_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = "    if 'bomb' in text: import os; os._exit(9)\n    try:"
+    monkeypatch.setattr(syntax, "_PARSER", syntax._PARSER.replace("    try:", ends))
+    found = list(syntax.problems([LATE, Source(name="bomb.py", text="bomb = 1"), Source(name="ok.py", text="x = 1")]))
+    assert [(source.name, line) for source, line, _ in found] == [("late.py", 1), ("bomb.py", None)]
+    assert found[1][2] == "cannot be parsed: it ended the parser"
 
 
 def test_code_that_is_not_utf8_is_a_warning_with_its_line(tmp_path: Path) -> None:
