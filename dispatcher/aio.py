@@ -45,8 +45,9 @@ class AsyncDispatcher:
     ) -> Verdict:
         """As `Dispatcher.run`, with the same errors."""
         prepared = await asyncio.to_thread(self.dispatcher.prepare, hook, session, callbacks, host, entry, **arguments)
-        outcome = await asyncio.wrap_future(await self._submit(prepared.job, host))
-        return await asyncio.shield(asyncio.to_thread(self.dispatcher.settle, prepared, outcome))
+        with prepared.span:
+            outcome = await asyncio.wrap_future(await self._submit(prepared.job, host))
+            return await asyncio.shield(asyncio.to_thread(self.dispatcher.settle, prepared, outcome))
 
     async def _submit(self, job: Job, host: Host) -> Future[Outcome]:
         """Send the job on a thread; one that is sent after this was cancelled is cancelled too."""

@@ -81,7 +81,12 @@ class _Running:
         dispatcher = Dispatcher(transport, MemoryStore(), profile)
         host = case.host()
         prepared = dispatcher.prepare(case.hook, case.session, case.sources, host, case.entry, **case.arguments)
-        return cls(case, dispatcher, prepared, transport.submit(prepared.job, host))
+        try:
+            return cls(case, dispatcher, prepared, transport.submit(prepared.job, host))
+        except BaseException:
+            with prepared.span:
+                raise
 
     def finish(self) -> Checked:
-        return check(self.case, self.dispatcher.settle(self.prepared, self.future.result()))
+        with self.prepared.span:
+            return check(self.case, self.dispatcher.settle(self.prepared, self.future.result()))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
+from sandbox import tracing
 from sandbox.contract import CONTEXT_BYTES, Job, Limits
 from sandbox.errors import InputError, SettingsError
 from sandbox.host import Closed, Host
@@ -59,6 +60,7 @@ class Prepared:
     job: Job
     invocation: Invocation
     snapshot: Snapshot
+    span: tracing.Span = tracing.QUIET  # as long as the invocation; whoever waits for it ends it
 
 
 class Dispatcher:
@@ -90,12 +92,13 @@ class Dispatcher:
         done, PoolError when the machinery failed. A failure of the code is in the verdict.
         """
         prepared = self.prepare(hook, session, callbacks, host, entry, **arguments)
-        future = self.transport.submit(prepared.job, host)
-        try:
-            outcome = future.result()
-        finally:
-            future.cancel()  # only means something when the wait was broken off, by Ctrl-C say
-        return self.settle(prepared, outcome)
+        with prepared.span:
+            future = self.transport.submit(prepared.job, host)
+            try:
+                outcome = future.result()
+            finally:
+                future.cancel()  # only means something when the wait was broken off, by Ctrl-C say
+            return self.settle(prepared, outcome)
 
     def prepare(
         self,
@@ -107,6 +110,7 @@ class Dispatcher:
         **arguments: Any,
     ) -> Prepared:
         """Read the session and make the job."""
+        began = time.time()
         snapshot = self.store.open(session)
         profile = self.profile
         invocation = invoke(
@@ -123,9 +127,12 @@ class Dispatcher:
         code, body = Code(sources=tuple(callbacks)).encode(), invocation.encode()
         if (size := len(code) + len(body)) > CONTEXT_BYTES:
             raise InputError("context", f"{size} bytes with code and arguments, at most {CONTEXT_BYTES} travel")
-        now = time.time()
+        now, job_id = time.time(), uuid.uuid4().hex
+        span = tracing.begin(
+            "hookpool.invoke", since=began, hook=hook, job=job_id, session=session.session_id, lane=profile.lane
+        )
         job = Job(
-            id=uuid.uuid4().hex,
+            id=job_id,
             code=code,
             body=body,
             limits=profile.limits,
@@ -135,8 +142,9 @@ class Dispatcher:
             lane=profile.lane,
             session_id=session.session_id,
             hook=hook,
+            traceparent=span.traceparent,
         )
-        return Prepared(job, invocation, snapshot)
+        return Prepared(job, invocation, snapshot, span)
 
     def settle(self, prepared: Prepared, outcome: Outcome) -> Verdict:
         """Judge the outcome and merge its delta, once."""
@@ -146,7 +154,11 @@ class Dispatcher:
             outcome,
             prepared.job.limits,
         )
-        commit = self.store.commit(prepared.snapshot, prepared.job.id, delta_of(verdict))
+        prepared.span.note(
+            failed="" if verdict.ok else f"{verdict.status}: {verdict.detail}", status=verdict.status.value
+        )
+        with prepared.span.child("hookpool.merge"):
+            commit = self.store.commit(prepared.snapshot, prepared.job.id, delta_of(verdict))
         changed_meanwhile = [
             f"variable {key!r} was changed meanwhile by another invocation; last write wins" for key in commit.conflicts
         ]

@@ -106,10 +106,13 @@ class Embedded:
         self._listener.start()
 
     def _environment(self) -> dict[str, str]:
-        """Ours, with these settings in place of its own, and our packages where Python looks."""
+        """Ours, with these settings in place of its own, and our packages where Python looks. Without the
+        health port: several workers cannot have one, and nobody probes a pool that lives as long as a command.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         given = {
-            f"{PREFIX}{name.upper()}": str(value) for name, value in self.settings.model_dump(exclude_none=True).items()
+            f"{PREFIX}{name.upper()}": str(value)
+            for name, value in self.settings.model_dump(exclude_none=True, exclude={"health_port"}).items()
         }
         root = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH")]))

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from sandbox.pool import Pool, strongest
+from sandbox.pool import Pool, Stock, strongest
 from sandbox.supervision import Run
 from sandbox.zygote import HEAVY, Zygote
 
@@ -64,6 +64,11 @@ class Jail:
     def waiting_pids(self) -> list[int]:
         """The processes that wait for any job."""
         return self._pool.waiting_pids()
+
+    def stock(self) -> Stock:
+        """What waits, and what was done so far, over both flavours."""
+        full = self._full
+        return self._pool.stock() if full is None else self._pool.stock() + full.stock()
 
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
         """Run `job`; never raises for what its code does. Raises ZygoteLost when no sandbox can be had.

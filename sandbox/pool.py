@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox.errors import TierTooLow, ZygoteLost
 from sandbox.shelf import Shelf
@@ -35,6 +35,17 @@ LULL_S = 0.002  # between a hand-out and the fork that makes up for it: the job 
 RETRY_S = 0.2  # between two attempts to start a zygote
 
 
+class Stock(NamedTuple):
+    """What a pool has and what it did so far."""
+
+    waiting: int
+    handed: collections.Counter[str]  # children that got a job, by where they came from
+    restarts: int  # zygotes started in place of another
+
+    def __add__(self, other: Stock) -> Stock:  # type: ignore[override]  # a sum, not one tuple after the other
+        return Stock(self.waiting + other.waiting, self.handed + other.handed, self.restarts + other.restarts)
+
+
 class Pool:
     """Hands out children. Safe to use from many threads."""
 
@@ -44,7 +55,9 @@ class Pool:
         self._wear = settings.zygote_jobs
         self._waiting: collections.deque[Child] = collections.deque()
         self._shelf = Shelf(settings.warm_codes, settings.warm_age_s)
-        self.handed: collections.Counter[str] = collections.Counter()  # children by where they came from
+        self._handed: collections.Counter[str] = collections.Counter()
+        self._counting = threading.Lock()
+        self._restarts = 0
         self._worn: list[Zygote] = []
         self._closing = False
         self._renewal: threading.Thread | None = None
@@ -66,6 +79,15 @@ class Pool:
         """Whether every child that should wait does."""
         return len(self._waiting) >= self._size and self._shelf.wanted() is None
 
+    def stock(self) -> Stock:
+        """As it is now."""
+        with self._counting:
+            return Stock(len(self._waiting), self._handed.copy(), self._restarts)
+
+    def _count(self, source: str) -> None:
+        with self._counting:
+            self._handed[source] += 1
+
     def waiting_pids(self) -> list[int]:
         """The children that wait for any job."""
         return [child.pid for child in list(self._waiting)]
@@ -77,7 +99,7 @@ class Pool:
             compiled = self._shelf.take(job)
             if compiled is not None:
                 if compiled.fresh():
-                    self.handed["compiled"] += 1
+                    self._count("compiled")
                     compiled.rest()
                     return compiled
                 compiled.close()
@@ -85,7 +107,7 @@ class Pool:
                 with contextlib.suppress(IndexError):
                     child = self._waiting.popleft()
                     if child.fresh():
-                        self.handed["waiting"] += 1
+                        self._count("waiting")
                         return child
                     child.close()
                     continue
@@ -93,7 +115,7 @@ class Pool:
                     with contextlib.suppress(ZygoteLost):
                         child = self._zygote.fork(warm=False)
                         if child.announce(ANNOUNCE_S):
-                            self.handed["forked"] += 1
+                            self._count("forked")
                             return child
                         child.close()
                 self._back.clear()
@@ -169,6 +191,8 @@ class Pool:
             time.sleep(RETRY_S)
         else:
             self._zygote = fresh
+            with self._counting:
+                self._restarts += 1
             self._empty()
             self._worn.append(current)
             self._back.set()

@@ -52,6 +52,12 @@ class Settings(BaseModel):
         "last_write_wins", description="what a merge does about a variable changed meanwhile"
     )
     grace_s: float = Field(10.0, ge=0, description="time a worker gets to finish running jobs on SIGTERM")
+    health_port: int | None = Field(
+        None, ge=1, le=65535, description="where a worker serves /healthz, /readyz and /metrics; nowhere when empty"
+    )
+    health_address: str = Field("127.0.0.1", description="the address it does that on")
+    traces: str = Field("", description="OpenTelemetry exporter of a worker's spans, by its name, like otlp_proto_http")
+    log_format: Literal["text", "json"] = Field("text", description="of a worker's log: lines for people, or JSON")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of a worker's log")
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ server does not answer.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import socket
@@ -15,26 +16,24 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox.contract import Job, Limits, Status
-from sandbox.errors import HookpoolError, PoolUnavailable, SettingsError, ZygoteLost
-from sandbox.host import Closed
-from sandbox.invocation import Code, Invocation, Source
+from sandbox import tracing
+from sandbox.errors import HookpoolError, PoolUnavailable, SettingsError
 from sandbox.settings import load
+from worker import health, logs, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sandbox.settings import Settings
+    from worker.app import Worker
     from worker.execute import Sandboxes
 
 USAGE = 2
 CANNOT_ISOLATE = 3
 SERVER_S = 30.0  # how long a server may take to answer for the first time
-
-PROBE = Code(sources=(Source(name="probe.py", text="def before_agent_callback(callback_context):\n    return None\n"),))
-"""What a worker runs before it says that it is ready: the smallest real job."""
 
 
 def jail_of(settings: Settings) -> Sandboxes:
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None, make_jail: Callable[[Settings], Sand
     given = parser.parse_args(argv)
     try:
         settings = load(os.environ, concurrency=given.concurrency)
-        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logs.begin(settings.log_level, settings.log_format)
         name = given.name or f"{socket.gethostname()}-{os.getpid()}"
         return _work(given.pool, settings, name, make_jail)
     except SettingsError as error:
@@ -64,18 +63,57 @@ def main(argv: Sequence[str] | None = None, make_jail: Callable[[Settings], Sand
         return CANNOT_ISOLATE
 
 
+@dataclass(slots=True)
+class Life:
+    """What there is of a worker so far, for those who ask while it starts and ends."""
+
+    jail: Sandboxes | None = None
+    worker: Worker | None = None
+
+    def unready(self) -> str:
+        return "starting" if self.worker is None else self.worker.unready()
+
+    def dying(self) -> str:
+        return "" if self.worker is None else self.worker.dying()
+
+    def vitals(self) -> metrics.Vitals:
+        return metrics.Vitals() if self.worker is None else self.worker.vitals()
+
+    def launch(self) -> None:
+        assert self.jail is not None  # a worker is ready only with one
+        health.launch(self.jail)
+
+
+def _serve_health(settings: Settings, life: Life) -> tuple[metrics.Tally, Callable[[], None]]:
+    """Its tally, and what closes its port. Raises SettingsError."""
+    if settings.health_port is None:
+        return metrics.Uncounted(), lambda: None
+    counted = metrics.Counted(life.vitals)
+    launches = health.Launches(life.launch)
+    pages = {
+        "/healthz": lambda: health.verdict(life.dying()),
+        "/readyz": lambda: health.verdict(life.unready() or launches.problem()),
+        "/metrics": lambda: health.Page(200, metrics.TEXT, counted.text()),
+    }
+    return counted, health.Endpoints(settings.health_address, settings.health_port, pages).close
+
+
 def _work(url: str, settings: Settings, name: str, make_jail: Callable[[Settings], Sandboxes]) -> int:
     # Celery is a third of a second of imports; the zygote takes as long, in another process. The
     # jail starts on this thread: what it starts may be bound to the life of the thread.
     imports = threading.Thread(target=_import_celery, name="hookpool-imports", daemon=True)
     imports.start()
-    jail = make_jail(settings)
-    try:
-        probe(jail)
+    with contextlib.ExitStack() as ending:
+        life = Life()
+        if settings.traces:
+            ending.callback(tracing.export(settings.traces, "hookpool-worker"))
+        tally, close = _serve_health(settings, life)
+        ending.callback(close)
+        life.jail = make_jail(settings)
+        ending.callback(life.jail.close)
+        health.launch(life.jail)
         imports.join()
-        return _serve(url, settings, name, jail)
-    finally:
-        jail.close()
+        return _serve(url, settings, name, life, tally)
 
 
 def _import_celery() -> None:
@@ -84,20 +122,6 @@ def _import_celery() -> None:
     import kombu.transport.redis  # noqa: F401
 
     import worker.app  # noqa: F401
-
-
-def probe(jail: Sandboxes) -> None:
-    """One real launch. Raises ZygoteLost when it does not end well."""
-    job = Job(
-        "probe",
-        PROBE.encode(),
-        Invocation(hook="before_agent_callback").encode(),
-        limits=Limits(wall_s=10, cpu_s=5),
-        queued_at=time.time(),
-    )
-    outcome = jail.run(job, Closed())
-    if outcome.status is not Status.OK:
-        raise ZygoteLost(f"the first sandbox ended with {outcome.status}: {outcome.detail}")
 
 
 def _reach(url: str) -> None:
@@ -118,7 +142,7 @@ def _reach(url: str) -> None:
                 time.sleep(0.1)
 
 
-def _serve(url: str, settings: Settings, name: str, jail: Sandboxes) -> int:
+def _serve(url: str, settings: Settings, name: str, life: Life, tally: metrics.Tally) -> int:
     from celery import signals
     from celery.platforms import SecurityWarning
 
@@ -129,7 +153,8 @@ def _serve(url: str, settings: Settings, name: str, jail: Sandboxes) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=SecurityWarning)  # root is what the jail may need, pickle is off
     _reach(url)
-    worker = app.Worker(wire.connect(url), jail, settings, name)
+    assert life.jail is not None
+    worker = life.worker = app.Worker(wire.connect(url), life.jail, settings, name, tally)
     application = app.celery_app(url, worker)
 
     def on_ready(**_: object) -> None:

@@ -24,12 +24,14 @@ import redis
 from celery import Celery
 from kombu.asynchronous import get_event_loop
 
-from sandbox import wire
+from sandbox import tracing, wire
 from sandbox.contract import Outcome, Status
 from sandbox.errors import ProtocolError
 from sandbox.ledger import MAX_STARTS, WORKER_TTL_S, Ledger
 from worker.execute import Sandboxes, addressee, execute, read
 from worker.host import host_for
+from worker.logs import about
+from worker.metrics import Tally, Uncounted, Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,6 +48,9 @@ NOT_RUN = {
 """Claims that are answered without a run. After the others somebody else answers, or nobody waits."""
 
 LISTEN_S = 0.2  # for a cancelled job, before the pulse looks at anything else
+
+STUCK_S = 60.0
+"""A pulse that has not turned for so long hangs: its longest turn waits for a server that does not answer."""
 
 NOBODY_WAITS = "nobody waits"
 HANDED_BACK = "handed back"
@@ -73,8 +78,11 @@ class Run:
 class Worker:
     """Runs the jobs that messages name. Safe to use from many threads."""
 
-    def __init__(self, client: redis.Redis, jail: Sandboxes, settings: Settings, name: str) -> None:
+    def __init__(
+        self, client: redis.Redis, jail: Sandboxes, settings: Settings, name: str, tally: Tally = Uncounted()
+    ) -> None:
         self.name = name
+        self._tally = tally
         self._client = client
         self._jail = jail
         self._settings = settings
@@ -85,6 +93,7 @@ class Worker:
         self._ready = False
         self._shut_at = math.inf
         self._leaving = False
+        self._turned = self._beaten = time.monotonic()  # the pulse's last turn, and its last that reached the server
         self._pulse = threading.Thread(target=self._beat, name="hookpool-pulse", daemon=True)
         self._pulse.start()
 
@@ -101,17 +110,21 @@ class Worker:
         verdict, run.starts, now = self._ledger.claim(
             job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, once=job.retry == "at_most_once"
         )
+        self._tally.delivery(verdict)
         if verdict == "run":
             outcome = self._run(run, aside, now)
         elif verdict in NOT_RUN:
             outcome = Outcome(job.id, Status.LOST, NOT_RUN[verdict])
         else:
-            log.info("job=%s session=%s skipped: %s", job.id, job.session_id, verdict)
+            log.info("skipped: %s", verdict, extra=about(job, verdict=verdict))
             return
+        self._tally.outcome(job, outcome)
         self._deliver(run, outcome)
 
     def _run(self, run: Run, aside: bool, now: float) -> Outcome:
         job = run.job
+        with tracing.below(job.traceparent, "hookpool.queue", since=job.queued_at or None):
+            pass
         run.renew_until = time.monotonic() + job.limits.wall_s + self._settings.lease_s
         with self._lock:
             self._running[run.token] = run
@@ -122,7 +135,10 @@ class Worker:
                     return Outcome(job.id, Status.NOT_STARTED, "its body is gone from the queue's server")
                 job = job.laden(cargo)
             host = host_for(self._client, job, run.over, lambda head: self.invoke(head, aside=False))
-            return execute(job, self._jail, host, self._settings.ceiling, now, cancelled=run.cancelled)
+            with tracing.below(job.traceparent, "hookpool.run", hook=job.hook, worker=self.name) as span:
+                outcome = execute(job, self._jail, host, self._settings.ceiling, now, cancelled=run.cancelled)
+                span.note(failed=_failure(outcome), status=outcome.status.value)
+            return outcome
         except (redis.RedisError, ProtocolError) as error:
             return Outcome(job.id, Status.NOT_STARTED, f"its body could not be read: {error}")
         finally:
@@ -136,15 +152,14 @@ class Worker:
         if run.fate == HANDED_BACK and job.retry == "at_most_once":
             outcome = replace(outcome, detail=f"its worker was shut down; {outcome.detail}")
         elif run.fate:
-            log.info("job=%s session=%s stopped: %s", job.id, job.session_id, run.fate)
+            log.info("stopped: %s", run.fate, extra=about(job))
             self._persist(lambda: self._ledger.release(job.id, run.token), job)
             return
         frame = wire.Frame("outcome", job.id, outcome.encode()).encode()
         self._persist(lambda: self._ledger.finish(job.id, run.token, job.inbox, frame, ttl_s=run.ttl_s), job)
-        log.info(
-            "job=%s session=%s status=%s queue_ms=%.1f wall_ms=%.1f starts=%d",
-            job.id, job.session_id, outcome.status, outcome.usage.queue_ms, outcome.usage.wall_ms, run.starts,
-        )  # fmt: skip
+        used = outcome.usage
+        facts = {"status": outcome.status.value, "queue_ms": used.queue_ms, "wall_ms": used.wall_ms}
+        log.info("ended", extra=about(job, **facts, starts=run.starts))
 
     def _persist(self, step: Any, job: Job) -> None:
         until = time.monotonic() + self._settings.lease_s
@@ -154,14 +169,18 @@ class Worker:
                 return
             except redis.RedisError as error:
                 if time.monotonic() > until:
-                    log.error("job=%s its outcome could not be delivered: %s", job.id, error)
+                    self._tally.undelivered()
+                    log.error("its outcome could not be delivered: %s", error, extra=about(job))
                     return
                 time.sleep(0.1)
 
     def _refuse(self, head: object, problem: ProtocolError) -> None:
         """A message that is no job: tell its sender if there is one, and never see it again."""
+        self._tally.delivery("refused")
         sender = addressee(head)
-        log.error("job=%s refused a message that is no job: %s", sender.id if sender else "?", problem)
+        log.error(
+            "refused a message that is no job: %s", problem, extra={"about": {"job": sender.id if sender else ""}}
+        )
         if sender:
             outcome = Outcome(sender.id, Status.PROTOCOL_ERROR, f"the worker cannot read this job: {problem}")
             frame = wire.Frame("outcome", sender.id, outcome.encode()).encode()
@@ -172,6 +191,30 @@ class Worker:
         """From now on this worker counts."""
         self._ready = True
         self._ledger.announce(self.name)
+
+    def vitals(self) -> Vitals:
+        """How it is, and what its jail did so far."""
+        stock = self._jail.stock()
+        with self._lock:
+            running = len(self._running)
+        age = time.monotonic() - self._beaten
+        return Vitals(running, not self.unready(), age, stock.waiting, stock.handed, stock.restarts)
+
+    def unready(self) -> str:
+        """Why it takes no jobs; '' while it does."""
+        if not self._ready:
+            return "starting"
+        if self._shut_at < math.inf:
+            return "shutting down"
+        age = time.monotonic() - self._beaten
+        return f"the queue's server was not reached for {age:.0f} s" if age > WORKER_TTL_S else ""
+
+    def dying(self) -> str:
+        """Why it should be started anew; '' while it should not. A server that is away is no reason."""
+        if not self._pulse.is_alive():
+            return "the pulse has ended"
+        age = time.monotonic() - self._turned
+        return f"the pulse has not turned for {age:.0f} s" if age > STUCK_S else ""
 
     def shut(self, grace_s: float) -> None:
         """What still runs after `grace_s` is handed back. Safe in a signal handler: the pulse does it."""
@@ -204,6 +247,7 @@ class Worker:
         due = 0.0
         words = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         while not self._closed.is_set():
+            self._turned = time.monotonic()
             try:
                 if not words.subscribed:
                     words.subscribe(wire.CANCEL_CHANNEL)
@@ -214,6 +258,7 @@ class Worker:
                     self._leave()
                 if time.monotonic() >= due:
                     self._renew()
+                    self._beaten = time.monotonic()
                     due = time.monotonic() + every
             except redis.RedisError as error:
                 log.warning("no pulse: %s", error)
@@ -235,6 +280,8 @@ class Worker:
                 run.job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, starts=run.starts
             )
             if answer != "ok":
+                if answer != "cancelled":
+                    self._tally.lease_lost(answer)
                 run.stop(answer)
         if self._ready and not self._closed.is_set():
             self._ledger.announce(self.name)
@@ -250,6 +297,10 @@ def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
         worker.invoke(head, bool(aside))
 
     return app
+
+
+def _failure(outcome: Outcome) -> str:
+    return "" if outcome.status is Status.OK else f"{outcome.status}: {outcome.detail}"
 
 
 def _ttl_s(job: Job) -> float:

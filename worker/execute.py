@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from sandbox import codec, wire
 from sandbox.contract import CONTEXT_BYTES, Job, Outcome, Status, Usage
 from sandbox.errors import ProtocolError, ZygoteLost
+from worker.logs import about
 
 if TYPE_CHECKING:
     import threading
 
     from sandbox.contract import Limits
     from sandbox.host import Host
+    from sandbox.pool import Stock
 
 log = logging.getLogger("hookpool.worker")
 
@@ -30,6 +32,8 @@ class Sandboxes(Protocol):
     """What `sandbox.jail.Jail` is to a worker."""
 
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome: ...
+
+    def stock(self) -> Stock: ...
 
     def close(self) -> None: ...
 
@@ -94,7 +98,7 @@ def execute(
         except ZygoteLost as error:
             outcome = Outcome(job.id, Status.NOT_STARTED, f"no sandbox to be had: {error}")
         except Exception as error:
-            log.exception("job %s: the jail failed", job.id)
+            log.exception("the jail failed", extra=about(job))
             outcome = Outcome(job.id, Status.LOST, f"the worker failed while it ran: {type(error).__name__}: {error}")
     return replace(outcome, usage=_waited(outcome.usage, waited_s))
 

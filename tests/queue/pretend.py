@@ -19,10 +19,12 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 
 from sandbox.contract import Call, CallRecord, Job, Outcome, Status, Usage
 from sandbox.errors import ZygoteLost
 from sandbox.host import Host
+from sandbox.pool import Stock
 from sandbox.settings import Settings
 from worker.__main__ import main
 
@@ -62,6 +64,9 @@ class Pretend:
                 raise ZygoteLost("the fork server is gone")
         usage = Usage(wall_ms=(time.monotonic() - started) * 1e3)
         return Outcome(job.id, Status.OK, reply=reply, calls=tuple(calls), usage=usage, tier=self.tier)
+
+    def stock(self) -> Stock:
+        return Stock(0, Counter(), 0)
 
     def close(self) -> None:
         pass

@@ -29,7 +29,7 @@ class Broken(Pretend):
     ("url", "make_jail", "code", "said"),
     [
         ("unix:///nowhere", too_weak, 3, "tier C on this host, B needed"),
-        ("unix:///nowhere", Broken, 3, "the first sandbox ended with crashed: killed by SIGSYS"),
+        ("unix:///nowhere", Broken, 3, "the sandbox of the probe ended with crashed: killed by SIGSYS"),
         ("http://nowhere", Pretend, 2, "'http://nowhere' is no address"),
     ],
 )

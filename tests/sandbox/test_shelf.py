@@ -12,7 +12,7 @@ from .test_pool import until
 
 
 def compiled(jail: Jail) -> int:
-    return jail._pool.handed["compiled"]
+    return jail.stock().handed["compiled"]
 
 
 def wait_for_a_child(jail: Jail) -> None:
