@@ -1,9 +1,9 @@
 """Case files: what to run, with what, and what is expected of it.
 
-A case file is a list of cases (or `{cases: [...]}`), in YAML or JSON. A case says one of `hook` (the
-callbacks of an agent's hook, all enabled ones in order unless `callbacks` names some, or `code` has
-them in the case itself) or `tool` (a Python tool); KINDS is the place where another kind, a
-conversation, is added.
+A case file is a list of cases (or `{cases: [...]}`), in YAML or JSON, or one case a line, in JSONL. A
+case says one of `hook` (the callbacks of an agent's hook, all enabled ones in order unless
+`callbacks` names some, or `code` has them in the case itself) or `tool` (a Python tool); KINDS is the
+place where another kind, a conversation, is added.
 
     - name: a free bag is counted once
       agent: Booking Desk
@@ -24,12 +24,21 @@ Read strictly, because a misspelt `expct` that is ignored is a case that always 
 key, agent, argument, callback or limit is an InputError with file and line before anything runs.
 How `expect` is held against a verdict is in `expect.py`; where it says nothing of the status, the
 status must be ok (or, when it says something of the error, callback_error).
+
+A case is known by its `id`, `FILE::NAME`, and by a digest of all that decides what it does and what is
+expected; a case without a name is called by its number in the file.
+
+Tests beside the code (`test.py` beside a `python_code.py`) are cases too: one that asks, in the
+sandbox, which tests there are (`collects`), and then one for each of those (`collected`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +46,10 @@ from pydantic import BaseModel, ConfigDict
 
 from dispatcher import apps, code, documents, inputs
 from dispatcher.canned import Answer, Canned
+from dispatcher.documents import Document
+from dispatcher.entries import SUFFIXES, entries
 from dispatcher.expect import pattern_of
+from dispatcher.session import Session
 from dispatcher.tree import Tree, open_tree
 from dispatcher.verdict import Verdict
 from sandbox.contract import Limits, Status
@@ -47,11 +59,9 @@ from sandbox.host import Closed, Host
 from sandbox.invocation import Dialect, Fidelity, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dispatcher.apps import Agent, App
-    from dispatcher.documents import Document
-    from dispatcher.session import Session
 
 FOLDERS = ("evaluations", "cases")
 """Where an app keeps its case files; a bare folder may have them as `cases.yaml` or `<any>.cases.yaml`."""
@@ -76,16 +86,36 @@ class Case:
     fidelity: Fidelity = "documented"
     limits: Limits = field(default_factory=Limits)
     tools: Mapping[str, list[Answer]] = field(default_factory=dict)
-    document: Document | None = field(default=None, repr=False, compare=False)
-    index: tuple[str | int, ...] = ()
+    file: str = ""  # as people can open it
+    line: int | None = None
+    run: int = 1  # which of several runs of the same case
+
+    @property
+    def id(self) -> str:
+        """What tells it from every other case, wherever that is."""
+        return f"{self.file}::{self.name}"
 
     @property
     def where(self) -> str:
         """File and line of the case."""
-        if self.document is None:
-            return ""
-        line = self.document.line(*self.index)
-        return self.document.name if line is None else f"{self.document.name}:{line}"
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+    @property
+    def digest(self) -> str:
+        """Of its code, its input and what it expects: another digest is another case under the same name."""
+        content = (
+            self.hook,
+            [(source.name, source.text) for source in self.sources],
+            self.session.model_dump(),
+            dict(self.arguments),
+            self.entry,
+            self.dialect,
+            self.fidelity,
+            asdict(self.limits),
+            {name: [answer.model_dump(exclude_unset=True) for answer in given] for name, given in self.tools.items()},
+            dict(self.expect),
+        )
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def host(self) -> Host:
         """What answers this case's tool calls, fresh for each run."""
@@ -100,12 +130,30 @@ class Suite:
     cases: tuple[Case, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An app and its case files, not read yet: each iteration reads them anew, one file at a time."""
+
+    app: App
+    tree: Tree
+    files: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[Case]:
+        """Every case in the order of the files. Raises InputError at the first mistake."""
+        for name in self.files:
+            shown = _shown(self.tree.at(name))
+            if name.endswith(".py"):
+                yield _tests(self, name, shown)
+            else:
+                yield from _Reader(self.tree, self.app, shown, name).cases()
+
+
 class _Spec(BaseModel):
     """A case as it is written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
+    name: str = ""
     description: str = ""
     agent: str = ""
     hook: str = ""
@@ -128,6 +176,18 @@ def load(path: Path) -> Suite:
     Raises InputError, with file and line, for anything that is not as it should be, and when there
     are no cases.
     """
+    found = find(path)
+    cases = tuple(found)
+    if not cases:
+        raise none_in([path])
+    return Suite(found.app, cases)
+
+
+def find(path: Path) -> Found:
+    """The app at `path` and the names of its case files; or that case file, with the app around it.
+
+    Raises InputError where there is nothing.
+    """
     tree, files = _locate(path)
     try:
         app = apps.of(tree)
@@ -135,19 +195,64 @@ def load(path: Path) -> Suite:
         if not files:
             raise
         app = apps.App("", tree.root)  # cases that bring their code along need none
-    cases = [case for name in files for case in _Reader(tree, app, _document(tree, name)).cases()]
-    if not cases:
-        raise InputError(
-            str(path), f"no cases: neither {FOLDERS[0]}/*.yaml nor {FOLDERS[1]}/*.yaml nor cases.yaml has any"
-        )
-    return Suite(app, tuple(cases))
+    return Found(app, tree, tuple(files))
+
+
+TEST_FILE, TESTED = "test.py", "python_code.py"
+COLLECT = "*"
+"""The name of the case that asks which tests a file has. No test is called that."""
+
+
+def _tests(found: Found, name: str, shown: str) -> Case:
+    """The case that asks which tests are in the file `name`. Raises InputError."""
+    beside = str(PurePosixPath(name).with_name(TESTED))
+    sources = tuple(
+        code.decode(one, found.tree.read(one)) for one in (beside, name) if one == name or one in found.tree.names
+    )
+    owners = [agent.name for agent in found.app.agents for c in agent.callbacks if c.source.name == beside]
+    agent = owners[0] if owners else ""
+    return Case(COLLECT, agent, "python_test", sources, Session(agent_name=agent), {"status": "ok"}, file=shown)
+
+
+def collects(case: Case) -> bool:
+    """Whether the case is the question which tests there are."""
+    return case.hook == "python_test" and not case.arguments
+
+
+def collected(case: Case, verdict: Verdict) -> Iterator[Case]:
+    """The tests of a file as its code names them: what `case` was told. An answer of another form has none."""
+    there = verdict.returned.get("tests") if isinstance(verdict.returned, dict) else None
+    seen: set[str] = set()
+    for test in there if isinstance(there, list) else ():
+        match test:
+            case {"name": str(name), "line": int(line)} if name != COLLECT and name not in seen:
+                seen.add(name)
+                yield replace(case, name=name, line=line, arguments={"input": {"test": name}})
+
+
+def none_in(paths: Sequence[Path]) -> InputError:
+    """What to say when there is no case anywhere in `paths`."""
+    places = f"neither {FOLDERS[0]}/* nor {FOLDERS[1]}/* nor cases.yaml (.json, .jsonl) has any"
+    return InputError(", ".join(map(str, paths)), f"no cases: {places}")
+
+
+def of(app: App, tree: Tree, given: Iterable[Mapping[str, Any]], name: str = "cases") -> Iterator[Case]:
+    """Cases that are plain data already, in the format of a case file. Raises InputError."""
+    reader = _Reader(tree, app, name, "")
+    for number, value in enumerate(given, 1):
+        document = Document(name, dict(value))
+        documents.check(document)
+        yield reader.case(document, number)
 
 
 def _locate(path: Path) -> tuple[Tree, list[str]]:
     """The app's files, and the names of its case files."""
-    if path.suffix.lower() not in documents.SUFFIXES or path.is_dir():
+    if path.suffix.lower() not in SUFFIXES | {".py"} or path.is_dir():
         tree = open_tree(path)
-        return tree, [name for name in sorted(tree.names) if _is_case_file(PurePosixPath(name))]
+        names = [PurePosixPath(name) for name in sorted(tree.names)]
+        files = [name for name in names if _is_case_file(name)]
+        tests = [name for name in names if name.name == TEST_FILE and str(name.with_name(TESTED)) in tree.names]
+        return tree, [str(name) for name in (*files, *tests)]
     if not path.exists():
         raise InputError(str(path), "no such file")
     file = path.absolute()
@@ -163,37 +268,42 @@ def _locate(path: Path) -> tuple[Tree, list[str]]:
 
 
 def _is_case_file(path: PurePosixPath) -> bool:
-    if path.suffix.lower() not in documents.SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         return False
     folder, stem = path.parts[:-1], path.stem
     return (len(folder) == 1 and folder[0] in FOLDERS) or (not folder and (stem == "cases" or stem.endswith(".cases")))
 
 
-def _document(tree: Tree, name: str) -> Document:
-    return documents.parse(tree.at(name), tree.read(name))
+def _shown(path: str) -> str:
+    """A file below the working directory by its way from there, however it was given; any other as it is."""
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near
 
 
 class _Reader:
     """Reads one case file against its app."""
 
-    def __init__(self, tree: Tree, app: App, document: Document) -> None:
+    def __init__(self, tree: Tree, app: App, shown: str, name: str) -> None:
         self.tree = tree
         self.app = app
-        self.document = document
+        self.shown = shown  # the file as people can open it
+        self.name = name  # the file in the tree
+        self.document = Document(shown, None)  # of the case at hand
 
     def cases(self) -> Iterator[Case]:
-        value, path = self.document.value, ()
-        if isinstance(value, dict) and value.keys() == {"cases"}:
-            value, path = value["cases"], ("cases",)  # type: ignore[assignment]
-        if not isinstance(value, list):
-            raise self.document.error("a list of cases is needed, or an object with the one key 'cases'")
-        first: dict[str, int] = {}
-        for index in range(len(value)):
-            case = self._case(value[index], (*path, index))
-            if (other := first.setdefault(case.name, index)) != index:
-                line = self.document.line(*path, other)
-                raise self.document.error(f"case {case.name!r} is there already, in line {line}", *path, index)
+        first: dict[str, int | None] = {}
+        for number, entry in enumerate(entries(self.shown, self.tree.read(self.name)), 1):
+            case = self.case(entry, number)
+            if case.name in first:
+                raise entry.error(f"case {case.name!r} is there already, in line {first[case.name]}")
+            first[case.name] = case.line
             yield case
+
+    def case(self, entry: Document, number: int) -> Case:
+        """One case; `number` is what it is called by where it has no name. Raises InputError."""
+        self.document = entry
+        case = self._case(entry.value, ())
+        return replace(case, name=case.name or f"#{number}", file=entry.name, line=entry.line())
 
     def _case(self, value: Any, path: inputs.Path) -> Case:  # plain data
         spec = inputs.validate(_Spec, value, self.document, path, "case")
@@ -218,8 +328,6 @@ class _Reader:
             limits=self._limits(spec, path),
             tools={name: given if isinstance(given, list) else [given] for name, given in spec.tools.items()},
             expect=self._expect(spec, path),
-            document=self.document,
-            index=path,
         )
 
     # -- the kinds of case ---------------------------------------------------------------------

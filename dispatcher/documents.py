@@ -25,7 +25,7 @@ from sandbox.codec import MAX_DEPTH
 from sandbox.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
 try:  # the C parser where PyYAML was built with it: ten times faster, the same answers
     from yaml import CSafeLoader as Loader
@@ -46,15 +46,19 @@ class Document:
     name: str
     value: Any
     text: str = field(repr=False, default="")
+    above: int = 0  # lines of the file before this text, where it is a part of one
+    spans: tuple[tuple[int, int], ...] = field(repr=False, default=())  # of the entries, where the reader knows them
 
     def line(self, *path: str | int) -> int | None:
         """The 1-based line of the value at `path` (of its key, in a mapping); None when it cannot be told."""
         found = node = _nodes(self.text)
+        if found is None and self.above and not path:
+            return self.above + 1
         for step in path:
             found, node = _child(node, step)
             if found is None:
                 return None
-        return None if found is None else found.start_mark.line + 1
+        return None if found is None else self.above + found.start_mark.line + 1
 
     def error(self, why: str, *path: str | int) -> InputError:
         """An InputError about the value at `path`."""
@@ -112,29 +116,39 @@ def read(path: Path, name: str | None = None) -> Document:
 def parse(name: str, data: bytes) -> Document:
     """The document in `data`; the suffix of `name` decides between JSON and YAML. Raises InputError."""
     text = decode(name, data)
-    reader = _READERS.get(PurePath(name).suffix.lower(), _json)
-    document = Document(name, reader(name, text), text)
-    _check(document)
+    if PurePath(name).suffix.lower() not in _YAML:
+        return parse_json(name, text)
+    document = _yaml(name, text)
+    check(document)
     return document
 
 
-def _json(name: str, text: str) -> Any:
+def parse_json(name: str, text: str, above: int = 0) -> Document:
+    """One JSON value, `above` lines into the file `name`. Raises InputError."""
+    document = Document(name, _json(name, text, above), text, above)
+    check(document)
+    return document
+
+
+def _json(name: str, text: str, above: int) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) < len(items):
             keys = [key for key, _ in items]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise InputError(name, f"key {twice!r} is given twice in one object", line=_line_of_repeat(text, twice))
+            raise InputError(
+                name, f"key {twice!r} is given twice in one object", line=above + _line_of_repeat(text, twice)
+            )
         return found
 
     def constant(word: str) -> None:
-        raise InputError(name, f"{word} is not JSON", line=_line_at(text, text.find(word)))
+        raise InputError(name, f"{word} is not JSON", line=above + _line_at(text, text.find(word)))
 
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except json.JSONDecodeError as problem:
         why = f"not JSON: {problem.msg} (column {problem.colno})"
-        raise InputError(name, why if text.strip() else "is empty", line=problem.lineno) from problem
+        raise InputError(name, why if text.strip() else "is empty", line=above + problem.lineno) from problem
     except RecursionError as problem:
         raise InputError(name, "nested too deeply") from problem
     except ValueError as problem:  # an integer of more than 4300 digits
@@ -145,10 +159,9 @@ def _line_at(text: str, offset: int) -> int:
     return text.count("\n", 0, max(offset, 0)) + 1
 
 
-def _line_of_repeat(text: str, key: str) -> int | None:
+def _line_of_repeat(text: str, key: str) -> int:
     """The last line that has `key`: a good guess, for JSON's parser does not say."""
-    offset = text.rfind(json.dumps(key, ensure_ascii=False))
-    return None if offset < 0 else _line_at(text, offset)
+    return _line_at(text, text.rfind(json.dumps(key, ensure_ascii=False)))
 
 
 class _Plain(Loader):
@@ -183,9 +196,12 @@ for _tag, _pattern, _first in _SCALARS:
     _Plain.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _letters)
 
 
-def _yaml(name: str, text: str) -> Any:
+def _yaml(name: str, text: str) -> Document:
+    loader = _Plain(text)
     try:
-        return yaml.load(text, Loader=_Plain)  # noqa: S506  # a SafeLoader with fewer words
+        node = loader.get_single_node()
+        value = None if node is None else loader.construct_document(node)
+        return Document(name, value, text, spans=tuple(_spans(node)))
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         why = problem.problem or problem.context or "cannot be read"
@@ -195,12 +211,22 @@ def _yaml(name: str, text: str) -> Any:
         raise InputError(name, f"not YAML: {' '.join(str(problem).split())}") from problem
     except RecursionError as problem:
         raise InputError(name, "nested too deeply") from problem
+    finally:
+        loader.dispose()
 
 
-_READERS: dict[str, Callable[[str, str], Any]] = {".json": _json, ".yaml": _yaml, ".yml": _yaml}
+def _spans(node: Any) -> Iterator[tuple[int, int]]:
+    """Where the entries of a list are in the text; of the one list in an object, too."""
+    if isinstance(node, yaml.MappingNode) and len(node.value) == 1:
+        node = node.value[0][1]
+    if isinstance(node, yaml.SequenceNode):
+        yield from ((item.start_mark.index, item.end_mark.index) for item in node.value)
 
 
-def _check(document: Document) -> None:
+_YAML = frozenset({".yaml", ".yml"})
+
+
+def check(document: Document) -> None:
     """Refuse here, with a path, what could not travel: the codec would only say that it cannot."""
     left = MAX_VALUES
     stack: list[tuple[Any, tuple[str | int, ...]]] = [(document.value, ())]

@@ -131,7 +131,7 @@ GOOD = "- name: a\n  hook: before_agent_callback\n"
         (GOOD + "  expect: {}\n" + GOOD + "  expect: {}\n", 4, "case 'a' is there already, in line 1"),
         ("name: a\n", 1, "a list of cases is needed"),
         ("- just text\n", 1, "case: an object is needed"),
-        ("[]\n", None, "no cases: neither evaluations/*.yaml"),
+        ("[]\n", None, "no cases: neither evaluations/*"),
     ],
 )
 def test_a_mistake_in_a_case_names_the_file_and_the_line(app: Path, text: str, line: int | None, why: str) -> None:

@@ -24,8 +24,7 @@ FILES = sorted(Path(__file__).parent.glob("*.yaml"))
 
 
 def key(case: Case) -> str:
-    assert case.document is not None
-    return f"{Path(case.document.name).stem}: {case.name}"
+    return f"{Path(case.file).stem}: {case.name}"
 
 
 CASES = {key(case): case for file in FILES for case in load(file).cases}
