@@ -3,21 +3,26 @@
 Each case gets a session and a store of its own, so cases never see each other whatever ids they
 use. At most `in_flight` jobs are out at once: the queue stays shallow, a stop in the middle leaves
 little behind, and memory does not grow with the number of cases.
+
+A file of tests is first asked which tests it has, and then each test is a job of its own: what one of
+them breaks, it breaks for itself, and under whose name an outcome is counted is never the code's word.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from dispatcher.cases import collected, collects
 from dispatcher.dispatcher import Dispatcher, Prepared, Profile
-from dispatcher.expect import Mismatch, compare
+from dispatcher.expect import ABSENT, Mismatch, compare
 from dispatcher.store import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Future
 
     from dispatcher.cases import Case
@@ -38,6 +43,14 @@ class Checked:
     def passed(self) -> bool:
         return not self.mismatches
 
+    @property
+    def skipped(self) -> str | None:
+        """Why a test did not want to run; None when it did."""
+        match self.case.hook, self.verdict.returned:
+            case "python_test", {"outcome": "skipped", "reason": str(reason)}:
+                return reason
+        return None
+
 
 def check(case: Case, verdict: Verdict) -> Checked:
     """Hold a verdict against what its case expects."""
@@ -45,24 +58,40 @@ def check(case: Case, verdict: Verdict) -> Checked:
     return Checked(case, verdict, tuple(compare(dict(case.expect), actual)))
 
 
-def evaluate(cases: Iterable[Case], transport: Transport, in_flight: int = 8) -> Generator[Checked]:
+def once(case: Case) -> Iterable[Case]:
+    """The runs of a case: itself."""
+    return (case,)
+
+
+def evaluate(
+    cases: Iterable[Case], transport: Transport, in_flight: int = 8, runs: Callable[[Case], Iterable[Case]] = once
+) -> Generator[Checked]:
     """Run every case and yield each as it completes, in no particular order.
 
-    Raises PoolError when the machinery fails; what is still out is cancelled then, and also when
-    the iterator is closed before its end.
+    `runs` says which runs of a case are wanted, of those given and of the tests that files turn out
+    to have; it is not asked about the files themselves. Raises PoolError when the machinery fails;
+    what is still out is cancelled then, and also when the iterator is closed before its end.
     """
-    waiting = iter(cases)
+    waiting = chain.from_iterable((case,) if collects(case) else runs(case) for case in cases)
+    tests: deque[Case] = deque()
     out: dict[Future[Outcome], _Running] = {}
     try:
         while True:
-            for case in islice(waiting, in_flight - len(out)):
+            while len(out) < in_flight and (case := tests.popleft() if tests else next(waiting, None)) is not None:
                 running = _Running.start(case, transport)
                 out[running.future] = running
             if not out:
                 return
             done, _ = wait(out, return_when=FIRST_COMPLETED)
             for future in done:
-                yield out.pop(future).finish()
+                result = out.pop(future).finish()
+                if collects(result.case) and result.verdict.ok:
+                    there = list(collected(result.case, result.verdict))
+                    tests.extend(chain.from_iterable(map(runs, there)))
+                    if there:
+                        continue
+                    result = Checked(result.case, result.verdict, (Mismatch("tests", "at least one", ABSENT),))
+                yield result
     finally:
         for future in out:
             future.cancel()

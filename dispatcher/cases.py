@@ -117,6 +117,10 @@ class Case:
         )
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
+    def as_run(self, run: int) -> Case:
+        """The same case, run once more."""
+        return replace(self, run=run)
+
     def host(self) -> Host:
         """What answers this case's tool calls, fresh for each run."""
         return Canned(self.tools) if self.tools else Closed()
@@ -198,6 +202,7 @@ def find(path: Path) -> Found:
     return Found(app, tree, tuple(files))
 
 
+TEST_HOOK = "python_test"
 TEST_FILE, TESTED = "test.py", "python_code.py"
 COLLECT = "*"
 """The name of the case that asks which tests a file has. No test is called that."""
@@ -211,12 +216,12 @@ def _tests(found: Found, name: str, shown: str) -> Case:
     )
     owners = [agent.name for agent in found.app.agents for c in agent.callbacks if c.source.name == beside]
     agent = owners[0] if owners else ""
-    return Case(COLLECT, agent, "python_test", sources, Session(agent_name=agent), {"status": "ok"}, file=shown)
+    return Case(COLLECT, agent, TEST_HOOK, sources, Session(agent_name=agent), {"status": "ok"}, file=shown)
 
 
 def collects(case: Case) -> bool:
     """Whether the case is the question which tests there are."""
-    return case.hook == "python_test" and not case.arguments
+    return case.hook == TEST_HOOK and not case.arguments
 
 
 def collected(case: Case, verdict: Verdict) -> Iterator[Case]:
@@ -227,7 +232,12 @@ def collected(case: Case, verdict: Verdict) -> Iterator[Case]:
         match test:
             case {"name": str(name), "line": int(line)} if name != COLLECT and name not in seen:
                 seen.add(name)
-                yield replace(case, name=name, line=line, arguments={"input": {"test": name}})
+                yield one_test(case, name, line)
+
+
+def one_test(case: Case, name: str, line: int | None) -> Case:
+    """One test of the file that `case` asks about."""
+    return replace(case, name=name, line=line, arguments={"input": {"test": name}})
 
 
 def none_in(paths: Sequence[Path]) -> InputError:
@@ -251,8 +261,7 @@ def _locate(path: Path) -> tuple[Tree, list[str]]:
         tree = open_tree(path)
         names = [PurePosixPath(name) for name in sorted(tree.names)]
         files = [name for name in names if _is_case_file(name)]
-        tests = [name for name in names if name.name == TEST_FILE and str(name.with_name(TESTED)) in tree.names]
-        return tree, [str(name) for name in (*files, *tests)]
+        return tree, [str(name) for name in files]
     if not path.exists():
         raise InputError(str(path), "no such file")
     file = path.absolute()
@@ -303,7 +312,9 @@ class _Reader:
         """One case; `number` is what it is called by where it has no name. Raises InputError."""
         self.document = entry
         case = self._case(entry.value, ())
-        return replace(case, name=case.name or f"#{number}", file=entry.name, line=entry.line())
+        return replace(
+            case, name=case.name or f"#{number}", file=entry.name, line=entry.above + 1 if entry.text else None
+        )
 
     def _case(self, value: Any, path: inputs.Path) -> Case:  # plain data
         spec = inputs.validate(_Spec, value, self.document, path, "case")

@@ -10,9 +10,11 @@ The rules, all of them:
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.documents import spell
@@ -92,3 +94,24 @@ def show(value: object, width: int = 200) -> str:
         return f"text matching /{pattern}/"
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def explain(mismatch: Mismatch) -> str:
+    """A mismatch as a person reads it: the two values, or, where they are of several lines, a diff."""
+    sides = _lines(mismatch.expected), _lines(mismatch.actual)
+    if not all(sides) or max(map(len, sides)) < 2:
+        return f"expected  {show(mismatch.expected, WIDE)}\nactual    {show(mismatch.actual, WIDE)}"
+    wanted, found = ([line[:WIDE] for line in side[:LONG]] for side in sides)
+    return "\n".join(line for line in islice(difflib.unified_diff(wanted, found, lineterm="", n=LONG), 3, None))
+
+
+LONG, WIDE = 200, 2000  # lines and characters of what is shown of a side: it is a callback's to choose
+
+
+def _lines(value: object) -> list[str]:
+    """What a diff is made of: lines of text, or of data as JSON; none for what is neither."""
+    if value is ABSENT or pattern_of(value) is not None:
+        return []
+    if isinstance(value, str):
+        return value.splitlines() or [""]
+    return json.dumps(value, ensure_ascii=False, default=repr, indent=2).splitlines()

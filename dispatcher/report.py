@@ -15,7 +15,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dispatcher.expect import show
 from sandbox.contract import Status
 
 if TYPE_CHECKING:
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from dispatcher.batch import Checked
+    from dispatcher.results import Record
+    from dispatcher.tally import Tally
     from dispatcher.verdict import StateDelta, Verdict
     from sandbox.bench import Figure
     from sandbox.doctor import Report
@@ -196,78 +196,79 @@ def of_figures(rows: Sequence[Figure]) -> RenderableType:
     return table
 
 
-def of_cases(results: Sequence[Checked]) -> RenderableType:
-    """The table for a terminal: name, status, expected and actual, time. What failed is last, where one looks."""
+def of_cases(results: Sequence[Record]) -> RenderableType:
+    """The table for a terminal: status, case, what is not as expected, time. What failed is last, where one looks."""
     table = Table(box=None, padding=(0, 1), header_style="dim", show_edge=False)
     table.add_column()
     table.add_column("case", overflow="fold", ratio=4)
     table.add_column("status", no_wrap=True)
     table.add_column("expected / actual", overflow="fold", ratio=5)
     table.add_column("time", justify="right", no_wrap=True, style="dim")
-    for result in sorted(results, key=lambda result: not result.passed):
-        mark, style = ("✓", "green") if result.passed else ("✗", "bold red")
-        held = ", ".join(key for key in result.case.expect if key != "status")
+    for one in sorted(results, key=lambda one: not one["passed"]):
+        mark, style = ("✓", "green") if one["passed"] else ("✗", "bold red")
         table.add_row(
             Text(mark, style),
-            Text(visible(result.case.name), "" if result.passed else "bold"),
-            Text(result.verdict.status, style),
-            Text(held, "dim") if result.passed else _failure(result),
-            milliseconds(result.verdict.usage.wall_ms),
+            Text(visible(one["name"]), "" if one["passed"] else "bold"),
+            Text(visible(_ending(one)), style),
+            Text("") if one["passed"] else _failure(one),
+            milliseconds(one["verdict"]["usage"]["wall_ms"]),
         )
     return table
 
 
-def _failure(result: Checked) -> Text:
+def _ending(one: Record) -> str:
+    return "skipped" if one.get("skipped") is not None else str(one["verdict"]["status"])
+
+
+def _failure(one: Record) -> Text:
     lines = []
-    for mismatch in result.mismatches:
-        lines += [
-            Text(visible(mismatch.path), "bold"),
-            Text.assemble(("  expected  ", "dim"), (visible(show(mismatch.expected)), "green")),
-            Text.assemble(("  actual    ", "dim"), (visible(show(mismatch.actual)), "red")),
-        ]
-    lines += [Text(line, "dim") for line in _why(result)]
+    for mismatch in one["mismatches"]:
+        lines.append(Text(visible(mismatch["path"]), "bold"))
+        lines += [Text(f"  {line}", _shade(line)) for line in visible(mismatch["text"]).split("\n")]
+    lines += [Text(line, "dim") for line in _why(one)]
     return Text("\n").join(lines)
 
 
-def _why(result: Checked) -> list[str]:
-    """What helps to understand a failure: what the verdict says of itself, and where the case is."""
-    lines = [] if result.verdict.ok or not result.verdict.detail else [visible(result.verdict.detail)]
-    return [*lines, result.case.where]
+def _shade(line: str) -> str:
+    return "green" if line.startswith(("expected", "-")) else "red" if line.startswith(("actual", "+")) else ""
 
 
-def plain_cases(results: Iterable[Checked]) -> Iterator[str]:
+def _why(one: Record) -> list[str]:
+    """What helps to understand a failure: what the verdict says of itself, what a test shows, where the case is."""
+    verdict = one["verdict"]
+    lines = [] if verdict["status"] == Status.OK or not verdict["detail"] else visible(verdict["detail"]).split("\n")
+    if one["hook"] == "python_test" and verdict["error"]:
+        lines = visible(verdict["error"]["traceback"]).rstrip().split("\n")
+    return [*lines, visible(one["where"])]
+
+
+def plain_case(one: Record) -> Iterator[str]:
     """The same, as lines for a file or a log."""
-    for result in results:
-        word = "pass" if result.passed else "FAIL"
-        yield f"{word}  {visible(result.case.name)}  {result.verdict.status}  {milliseconds(result.verdict.usage.wall_ms)}"
-        if not result.passed:
-            yield from (f"      {visible(str(mismatch))}" for mismatch in result.mismatches)
-            yield from (f"      {line}" for line in _why(result))
+    word = "FAIL" if not one["passed"] else "skip" if one.get("skipped") is not None else "pass"
+    name = one["name"] if one["run"] == 1 else f"{one['name']} (run {one['run']})"
+    yield f"{word}  {visible(name)}  {_ending(one)}  {milliseconds(one['verdict']['usage']['wall_ms'])}"
+    if not one["passed"]:
+        for mismatch in one["mismatches"]:
+            first, *rest = visible(mismatch["text"]).split("\n")
+            if first.startswith("expected  ") and len(rest) == 1:
+                both = f"expected {first[10:]}, got {rest[0][10:]}"
+                yield f"      {visible(mismatch['path'] or 'value')}: {both}"
+            else:
+                yield f"      {visible(mismatch['path'] or 'value')}:"
+                yield from (f"        {line}" for line in (first, *rest))
+        yield from (f"      {line}" for line in _why(one))
 
 
-def summary(results: Sequence[Checked], seconds: float, where: str) -> str:
-    """`N cases: N passed, N failed in S s over the queue with W workers, tier T`."""
-    passed = sum(result.passed for result in results)
-    tiers = sorted({result.verdict.tier for result in results if result.verdict.tier})
-    tier = f", tier {' and '.join(tiers)}" if tiers else ""
-    cases = f"{len(results)} case{'s'[: len(results) != 1]}"
-    return f"{cases}: {passed} passed, {len(results) - passed} failed in {seconds:.1f} s {where}{tier}"
-
-
-def as_json(result: Checked) -> dict[str, Any]:
-    """One result as a line of `hookpool eval --json`."""
-    return {
-        "name": result.case.name,
-        "where": result.case.where,
-        "passed": result.passed,
-        "mismatches": [
-            {"path": mismatch.path, "expected": _plain(mismatch.expected), "actual": _plain(mismatch.actual)}
-            for mismatch in result.mismatches
-        ],
-        "verdict": result.verdict.model_dump(mode="json"),
-    }
-
-
-def _plain(value: Any) -> Any:
-    """A mismatch's side as JSON; what is not there is null, as everywhere in a verdict."""
-    return value if isinstance(value, str | int | float | dict | list) else None
+def summary(counted: Tally, planned: int, seconds: float, where: str) -> list[str]:
+    """`N cases: N passed, N failed in S s over the queue with W workers, tier T`, and the flaky ones before it."""
+    lines = [f"flaky: {visible(name)} held in {held} of {runs} runs" for name, (held, runs) in counted.flaky.items()]
+    tier = f", tier {' and '.join(sorted(counted.tiers))}" if counted.tiers else ""
+    what = "run" if counted.repeat > 1 else "case"
+    skipped = f", {counted.skipped:,} skipped" if counted.skipped else ""
+    left = f", {planned - counted.total:,} not run" if planned > counted.total else ""
+    counts = f"{counted.passed:,} passed, {counted.failed:,} failed{skipped}{left}"
+    more = counted.failed - len(counted.failures)
+    if more > 0:
+        lines.append(f"{more:,} more failures are not shown; --json has them all")
+    total = f"{counted.total:,} {what}{'s'[: counted.total != 1]}"
+    return [*lines, f"{total}: {counts} in {seconds:.1f} s {where}{tier}"]

@@ -17,6 +17,8 @@ from sandbox.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydantic_core import ErrorDetails
+
 PREFIX = "HOOKPOOL_"
 
 
@@ -103,4 +105,19 @@ def load(environ: Mapping[str, str], **given: Any) -> Settings:  # any field's o
         problem = error.errors(include_url=False)[0]
         name = "".join(str(step) for step in problem["loc"][:1])
         where = f"{PREFIX}{name.upper()}" if name else "settings"
-        raise SettingsError(where, str(problem["msg"])) from error
+        raise SettingsError(where, _why(problem)) from error
+
+
+def _why(problem: ErrorDetails) -> str:
+    """What is wrong with a value, in the words of who sets it."""
+    limits, given = problem.get("ctx", {}), problem["input"]
+    wanted = {
+        "int_parsing": "must be a whole number",
+        "int_from_float": "must be a whole number",
+        "float_parsing": "must be a number",
+        "greater_than": f"must be above {limits.get('gt')}",
+        "greater_than_equal": f"must be at least {limits.get('ge')}",
+        "less_than_equal": f"must be at most {limits.get('le')}",
+        "literal_error": f"must be one of {str(limits.get('expected')).replace(' or ', ', ').replace(chr(39), '')}",
+    }.get(problem["type"])
+    return f"{wanted}, got {given!r}" if wanted else problem["msg"].removeprefix("Value error, ")

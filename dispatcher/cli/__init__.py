@@ -86,11 +86,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script. Ends the process with one of the codes at the top."""
     signal.signal(signal.SIGINT, _interrupted)
     signal.signal(signal.SIGTERM, _terminated)
+    if sys.stdout is None:  # closed before we were started
+        sys.exit(_say(USAGE, "hookpool: standard output is closed"))
     code = _run(arguments)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        code = _mute()
+    except OSError as problem:
+        code = _unwritten(problem)
     sys.exit(code)
 
 
@@ -113,8 +115,8 @@ def _run(arguments: list[str] | None) -> int:
         return _say(POOL, f"hookpool: {problem}")
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        return _mute()
+    except OSError as problem:  # the rest of what the system refuses is an error of ours by now
+        return _unwritten(problem)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED
     except Exception:  # a fault of ours must not look like a failed case
@@ -135,10 +137,12 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _mute() -> int:
-    """Nobody reads our output any more: say nothing about it, also not while Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
+def _unwritten(problem: OSError) -> int:
+    """Our output cannot be written: one line, and not another word of it while Python ends."""
+    _say(USAGE, f"hookpool: {problem.filename or 'standard output'}: {problem.strerror or problem}")
+    if problem.filename is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE if isinstance(problem, BrokenPipeError) else USAGE
 
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
-import json
 import os
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +18,21 @@ from sandbox.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import IO
 
-    from dispatcher.batch import Checked
-    from dispatcher.cases import Case
+    from dispatcher.cli.pools import Pool
+    from dispatcher.plan import Plan
+    from dispatcher.results import Record
+    from dispatcher.tally import Tally
+
+    type Sink = Callable[[Record], None]
 
 SHOWN = 200
-"""Above this many cases the table has only those that fail."""
+"""Up to this many results are shown at the end, in order; of more, those that fail, as they come."""
 
 
 @click.command("eval", short_help="Run the cases of an app over the pool.")
-@click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--pool", type=PoolName("inline", "embedded"), default="embedded", show_default=True, help="Where the cases run."
 )
@@ -42,101 +45,200 @@ SHOWN = 200
     help="Workers of an embedded or inline pool.",
 )
 @click.option(
-    "--filter", "pattern", metavar="TEXT", help="Only cases with TEXT in their name; * and ? match as in a shell."
+    "--filter",
+    "pattern",
+    metavar="TEXT",
+    help="Only cases with TEXT in FILE::NAME; * and ? match as in a shell, upper and lower case alike.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line for each case, as they complete.")
-def command(path: Path, pool: str, workers: int, pattern: str | None, as_json: bool) -> int:
-    """Run the cases of the app in DIR (a folder, a zip, or one case file) and show which hold.
+@click.option("--fail-fast", is_flag=True, help="Stop at the first case that does not hold.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), default=1, metavar="N", help="Run each N times and name what is flaky."
+)
+@click.option(
+    "--json",
+    "json_file",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Write one JSON object a line for each run, as they complete; without FILE, or with -, to stdout.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Go on where the run that wrote FILE (--json) was stopped, and add to FILE.",
+)
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML for a CI server.")
+def command(
+    paths: tuple[Path, ...],
+    pool: str,
+    workers: int,
+    pattern: str | None,
+    fail_fast: bool,
+    repeat: int,
+    json_file: str | None,
+    resume: Path | None,
+    junit: Path | None,
+) -> int:
+    """Run the cases in each PATH (the folder or zip of an app, or one case file) and show which hold.
 
-    Cases are in evaluations/*.yaml or cases/*.yaml of the app, or in cases.yaml of a bare folder of
-    callbacks. Each says which hook of which agent, with what context and arguments, and what is
-    expected.
+    Cases are in evaluations/ or cases/ of the app, or in cases.yaml of a bare folder of callbacks
+    (.yaml, .json, .jsonl). Each says which hook of which agent, with what context and arguments, and
+    what is expected. A test.py beside a callback is run with pytest, in the sandbox.
 
     \b
     Examples:
       hookpool eval examples/airline
-      hookpool eval my_app.zip --workers 4
+      hookpool eval my_app.zip other_app --workers 4 --junit out.xml
       hookpool eval my_app --filter '*refund*' --json
-      hookpool eval my_app --pool redis://localhost:6379/0
+      hookpool eval my_app --json out.jsonl || hookpool eval my_app --resume out.jsonl
+      hookpool eval my_app --pool redis://localhost:6379/0 --repeat 10
 
     \b
     Exit code: 0 all cases hold; 1 some do not; 2 unreadable input; 3 the pool failed.
     """  # noqa: D301  # click reads the backslash
-    from dispatcher import cases, report
+    from dispatcher import cases, plan, tally
 
     settings = sandbox_settings.load(os.environ)
-    suite = cases.load(path)
-    for warning in suite.app.warnings:
-        print(report.visible(f"warning: {warning}"), file=sys.stderr)
-    chosen = [case for case in suite.cases if _matches(case, pattern)]
-    if not chosen:
-        raise InputError("--filter", f"none of the {len(suite.cases)} cases has {pattern!r} in its name")
-    from dispatcher.batch import evaluate
-
-    results: list[Checked] = []
-    with _progress(len(chosen)) as advance, open_pool(pool, settings, workers) as opened:
+    found = [cases.find(path) for path in paths]
+    for warning in dict.fromkeys(warning for one in found for warning in one.app.warnings):
+        _say(f"warning: {warning}")
+    planned = plan.Plan(found, pattern, repeat)
+    if not planned.read:
+        raise cases.none_in(paths)
+    if planned.empty:
+        raise InputError("--filter", f"none of the {planned.read} cases has {pattern!r} in its FILE::NAME")
+    counted = tally.Tally(repeat)
+    with ExitStack() as stack:
+        reports = stack.enter_context(_reports(junit))
+        shown = _Shown(planned.total, quiet=json_file == "-")
+        sinks = [counted.add, *reports, shown.add]
+        if resume is not None:
+            _go_on(planned, resume, json_file, sinks)
+        lines = stack.enter_context(_lines(json_file, resume))
+        opened = stack.enter_context(open_pool(pool, settings, workers))
         start = time.monotonic()
-        with closing(evaluate(chosen, opened.transport, opened.in_flight)) as finished:
-            for result in finished:
-                results.append(result)
-                advance(result)
-                if as_json:
-                    print(json.dumps(report.as_json(result)), flush=True)
-        summary = report.summary(results, time.monotonic() - start, opened.where)
-    if as_json:
-        print(summary, file=sys.stderr)
-    else:
-        _show(_ordered(results, chosen), summary)
-    return OK if all(result.passed for result in results) else FAILED
+        _run(planned, opened, [*lines, *sinks], counted, fail_fast=fail_fast)
+        shown.end(counted, planned, time.monotonic() - start, opened.where)
+    return FAILED if counted.failed else OK
 
 
-def _matches(case: Case, pattern: str | None) -> bool:
-    return pattern is None or fnmatch.fnmatch(case.name.lower(), f"*{pattern.lower()}*")
+def _run(planned: Plan, pool: Pool, sinks: Sequence[Sink], counted: Tally, *, fail_fast: bool) -> None:
+    from dispatcher.batch import evaluate
+    from dispatcher.cli.progress import progress
+    from dispatcher.results import record
+
+    with (
+        progress(lambda: planned.total, counted.total) as advance,
+        closing(evaluate(planned.cases(), pool.transport, pool.in_flight, planned.runs)) as finished,
+    ):
+        for result in finished:
+            one = record(result)
+            for sink in sinks:
+                sink(one)
+            advance(result.passed)
+            if fail_fast and not result.passed:
+                return
 
 
-def _ordered(results: Sequence[Checked], chosen: Sequence[Case]) -> list[Checked]:
-    """The results in the order of the cases, or, where they are many, those that fail."""
-    place = {id(case): index for index, case in enumerate(chosen)}
-    shown = results if len(results) <= SHOWN else [result for result in results if not result.passed]
-    return sorted(shown, key=lambda result: place[id(result.case)])
-
-
-def _show(results: Sequence[Checked], summary: str) -> None:
-    from dispatcher import report
-    from dispatcher.cli import screen
-
-    if not sys.stdout.isatty():
-        print("\n".join([*report.plain_cases(results), summary]))
-        return
-    if results:
-        screen.show(report.of_cases(results), "")
-    screen.show(summary, style="bold green" if all(result.passed for result in results) else "bold red")
+def _go_on(planned: Plan, resume: Path, json_file: str | None, sinks: Sequence[Sink]) -> None:
+    """Count what the results file has, and leave it out."""
+    if json_file not in {None, "-", str(resume)}:
+        raise InputError("--resume", f"adds to {resume}; --json {json_file} names another file")
+    has, changed = planned.resume(resume)
+    for one in planned.kept(resume):
+        for sink in sinks:
+            sink(one)
+    again = f"; {changed:,} of a case or code that was changed since run again" if changed else ""
+    _say(f"{resume} has {has:,} results of this evaluation{again}")
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[Checked], None]]:
-    """A progress bar on stderr while a terminal looks at it; nothing otherwise."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
+def _lines(json_file: str | None, resume: Path | None) -> Iterator[list[Sink]]:
+    """Where each record becomes a line at once: stdout, the results file, or both."""
+    from dispatcher import results
+
+    def to(out: IO[str], name: Path | None) -> Sink:
+        def write(one: Record) -> None:
+            with results.usable(name) if name else nullcontext():
+                out.write(results.line_of(one))
+                out.flush()
+
+        return write
+
+    sinks = [to(sys.stdout, None)] if json_file == "-" else []
+    file = resume or (None if json_file in {None, "-"} else Path(str(json_file)))
+    if file is None:
+        yield sinks
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+    if resume is None and not results.is_results(file):
+        raise InputError(str(file), "is there and holds no results; --json does not write over it")
+    with results.usable(file):
+        out = file.open("a" if resume else "w", encoding="utf-8")
+    with out:
+        yield [*sinks, to(out, file)]
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[failed]}", style="red"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=total, failed="")
-        failed = 0
 
-        def advance(result: Checked) -> None:
-            nonlocal failed
-            failed += not result.passed
-            bar.update(task, advance=1, description="running", failed=f"{failed} failed" if failed else "")
+@contextmanager
+def _reports(junit: Path | None) -> Iterator[list[Sink]]:
+    """The files that are written at the end of the block; not when it is broken off."""
+    from dispatcher import results
 
-        yield advance
+    if junit is not None:
+        with results.usable(junit), junit.open("a"):  # better refused now than after an hour
+            pass
+    with ExitStack() as stack:
+        sinks: list[Sink] = []
+        if junit is not None:
+            from dispatcher.junit import JUnit
+
+            suite = stack.enter_context(closing(JUnit()))
+            sinks.append(suite.add)
+        yield sinks
+        if junit is not None:
+            with results.usable(junit), junit.open("w", encoding="utf-8") as out:
+                suite.write(out)
+
+
+class _Shown:
+    """What a person sees of the results: up to SHOWN of them all, in order; of more, those that fail."""
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stdout.isatty()
+        self._at_once = not quiet and not self._terminal and total > SHOWN
+        self._few: list[Record] = []
+
+    def add(self, one: Record) -> None:
+        from dispatcher import report, tally
+
+        if self._at_once:
+            if not one["passed"]:
+                print("\n".join(report.plain_case(one)), flush=True)
+        elif not self._quiet and len(self._few) <= SHOWN:
+            self._few.append(tally.trimmed(one))
+
+    def end(self, counted: Tally, planned: Plan, seconds: float, where: str) -> None:
+        from dispatcher import report
+        from dispatcher.cli import screen
+
+        closing_lines = report.summary(counted, planned.total, seconds, where)
+        if self._quiet:
+            print("\n".join(closing_lines), file=sys.stderr)
+            return
+        few = counted.total <= SHOWN
+        order = {case_id: index for index, case_id in enumerate(planned.ids())} if few else {}
+        results = [] if self._at_once else self._few if few else counted.failures
+        results = sorted(results, key=lambda one: (order.get(one["id"], len(order)), one["id"], one["run"]))
+        if not self._terminal:
+            print("\n".join([*(line for one in results for line in report.plain_case(one)), *closing_lines]))
+            return
+        if results:
+            screen.show(report.of_cases(results), "")
+        screen.show("\n".join(closing_lines), style="bold red" if counted.failed else "bold green")
+
+
+def _say(line: str) -> None:
+    from dispatcher.report import visible
+
+    print(visible(line), file=sys.stderr)

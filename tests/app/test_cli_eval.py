@@ -55,7 +55,8 @@ def test_json_is_one_object_a_line_and_nothing_else(folder: Path) -> None:
     ended = hookpool("eval", str(folder), "--pool", "inline", "--json")
     results = {result["name"]: result for result in map(json.loads, ended.out.splitlines())}
     assert results["good"]["passed"]
-    assert results["wrong"]["mismatches"] == [{"path": "variables.n", "expected": 2, "actual": 1}]
+    (mismatch,) = results["wrong"]["mismatches"]
+    assert mismatch == {"path": "variables.n", "expected": 2, "actual": 1, "text": "expected  2\nactual    1"}
     assert results["wrong"]["verdict"]["stdout"] == "hello\n"
     assert ended.err.startswith("2 cases: 1 passed, 1 failed")
 
@@ -71,7 +72,7 @@ def test_a_filter_chooses_by_name_and_says_when_nothing_is_chosen(folder: Path) 
     assert "1 case: 1 passed" in hookpool("eval", str(folder), "--pool", "inline", "--filter", "GOO").out
     ended = hookpool("eval", str(folder), "--pool", "inline", "--filter", "nothing")
     assert (ended.code, ended.out) == (2, "")
-    assert "none of the 2 cases has 'nothing' in its name" in ended.err
+    assert "none of the 2 cases has 'nothing' in its FILE::NAME" in ended.err
 
 
 def test_a_warning_of_the_loader_is_said_and_does_not_fail_the_run(folder: Path) -> None:

@@ -241,5 +241,5 @@ def test_a_reader_that_went_away_is_no_traceback(folder: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert process.stderr.read() == "hookpool: standard output: Broken pipe\n"
     assert process.returncode == 141

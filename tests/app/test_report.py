@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,9 @@ from rich.console import Console
 from dispatcher import report
 from dispatcher.batch import Checked, check
 from dispatcher.cases import Case
+from dispatcher.results import record
 from dispatcher.session import Session
+from dispatcher.tally import Tally
 from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, VerdictUsage
 from sandbox.doctor import AttackReport, LayerReport, Report
 from sandbox.invocation import Source
@@ -114,18 +117,18 @@ def test_code_that_never_ran_is_one_line() -> None:
 
 
 def test_a_mismatch_shows_path_expected_and_actual_and_where_the_case_is() -> None:
-    checked = check(case(state_delta={"set": {"counter": 3}}), FULL)
+    checked = record(check(case(state_delta={"set": {"counter": 3}}), FULL))
     text = drawn(report.of_cases([checked]))
     assert [line.split()[-1] for line in text.splitlines() if "expected  " in line] == ["3"]
     assert [line.split()[-1] for line in text.splitlines() if "actual  " in line and "time" not in line] == ["2"]
     assert "state_delta.set.counter" in text
-    (first, second, *_) = report.plain_cases([checked])
+    (first, second, *_) = report.plain_case(checked)
     assert first == "FAIL  a case  ok  23 ms"
     assert second == "      state_delta.set.counter: expected 3, got 2"
 
 
 def test_an_unexpected_error_shows_its_detail_beside_the_mismatch() -> None:
-    text = "\n".join(report.plain_cases([check(case(), FAILED)]))
+    text = "\n".join(report.plain_case(record(check(case(), FAILED))))
     assert 'status: expected "ok", got "callback_error"' in text
     assert "cb.py:2: KeyError: 'x'" in text
 
@@ -146,18 +149,42 @@ def test_a_value_is_shown_as_json_and_opened_only_where_it_must_be(value: object
     )
 
 
+def tally(*results: Checked, repeat: int = 1) -> Tally:
+    counted = Tally(repeat)
+    for result in results:
+        counted.add(record(result))
+    return counted
+
+
 def test_the_closing_line_counts() -> None:
-    results = [Checked(case("a"), FULL, ()), check(case("b"), FAILED)]
-    line = report.summary(results, 1.25, "over the queue with 2 workers")
+    counted = tally(Checked(case("a"), FULL, ()), check(case("b"), FAILED))
+    (line,) = report.summary(counted, 2, 1.25, "over the queue with 2 workers")
     assert line == "2 cases: 1 passed, 1 failed in 1.2 s over the queue with 2 workers, tier A"
-    assert report.summary(results[:1], 0.1, "in this process").startswith("1 case: 1 passed, 0 failed")
+    (line,) = report.summary(tally(Checked(case("a"), FULL, ())), 1, 0.1, "in this process")
+    assert line.startswith("1 case: 1 passed, 0 failed")
+
+
+def test_the_closing_line_says_what_was_not_run_and_what_was_skipped() -> None:
+    skipped = FULL.model_copy(update={"returned": {"outcome": "skipped", "reason": "not on a Monday"}})
+    counted = tally(Checked(replace(case("a"), hook="python_test"), skipped, ()), check(case("b"), FAILED))
+    (line,) = report.summary(counted, 5, 1, "here")
+    assert line == "2 cases: 0 passed, 1 failed, 1 skipped, 3 not run in 1.0 s here, tier A"
+
+
+def test_a_case_that_held_in_some_runs_only_is_flaky() -> None:
+    good, bad = Checked(case("a"), FULL, ()), check(case("a"), FAILED)
+    counted = tally(good, bad, good, Checked(case("b"), FULL, ()), repeat=4)
+    assert report.summary(counted, 4, 1, "here")[0] == "flaky: ::a held in 2 of 3 runs"
 
 
 def test_a_result_is_json() -> None:
-    result = report.as_json(check(case(returned={"more": 1}), FULL))
-    assert result["mismatches"] == [{"path": "returned.more", "expected": 1, "actual": None}]
+    result = record(check(case(returned={"more": 1}), FULL))
+    assert [(each["path"], each["expected"], each["actual"]) for each in result["mismatches"]] == [
+        ("returned.more", 1, None)
+    ]
     assert result["verdict"]["status"] == "ok"
     assert not result["passed"]
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
