@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dispatcher.session import Session, Snapshot
+from sandbox.delta import apply
 from sandbox.errors import InputError, MergeRejected, SessionNotFound
 
 if TYPE_CHECKING:
@@ -109,6 +110,23 @@ class MemoryStore:
         if kept is None:
             raise SessionNotFound(session_id)
         return kept
+
+
+class GivenStore:
+    """Sessions that somebody else keeps: each is what is given, and a merge is only told, never kept."""
+
+    def open(self, session: Session) -> Snapshot:
+        return Snapshot(session)
+
+    def read(self, session_id: str) -> Snapshot:
+        raise SessionNotFound(session_id)
+
+    def commit(self, snapshot: Snapshot, key: str, delta: Delta) -> Commit:
+        return Commit(apply(snapshot.session.variables, delta))
+
+    def delete(self, session_id: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ attributes; `str()` is one line that can be shown to a person as it is.
     |-- InputError            what the caller gave cannot be used: which file, where, why
     |   |-- CodeError         a callback's source: missing, not UTF-8, syntax, no such function
     |   `-- SettingsError     a HOOKPOOL_... value or a limit
+    |-- CallbackFailed        a hook did not end well, and whoever runs it asked for an exception
     |-- ProtocolError         bytes that are not what the wire allows
     |   `-- FrameTooLarge     more of them than the other side may send
     |-- SessionError
@@ -47,6 +48,18 @@ class CodeError(InputError):
 
 class SettingsError(InputError):
     """A setting or a limit is not usable; `where` is its name."""
+
+
+class CallbackFailed(HookpoolError):
+    """A hook of an agent failed, or was late. `status` is a contract.Status; `traceback` holds the user's own frames."""
+
+    def __init__(self, hook: str, agent: str, status: str, detail: str, traceback: str = "") -> None:
+        self.hook = hook
+        self.agent = agent
+        self.status = status
+        self.detail = detail
+        self.traceback = traceback
+        super().__init__(f"{hook} of agent {agent!r}: {status}: {detail}")
 
 
 class ProtocolError(HookpoolError):

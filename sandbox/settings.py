@@ -60,6 +60,7 @@ class Settings(BaseModel):
     health_address: str = Field("127.0.0.1", description="the address it does that on")
     traces: str = Field("", description="OpenTelemetry exporter of a worker's spans, by its name, like otlp_proto_http")
     log_format: Literal["text", "json"] = Field("text", description="of a worker's log: lines for people, or JSON")
+    adk: str = Field("", description="the file that tells the google-adk plugin which callbacks run, and where")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of a worker's log")
 
     @model_validator(mode="after")
