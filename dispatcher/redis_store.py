@@ -24,6 +24,8 @@ from sandbox.errors import MergeRejected, PoolUnavailable, SessionNotFound
 from sandbox.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sandbox.delta import Delta
 
 MERGED_S = 24 * 3600
@@ -50,12 +52,13 @@ return {
 """
 
 # KEYS the five. ARGV ttl, merged ttl, key, newest version of the snapshot, policy,
-#      count of writes, name, value ..., removed name ...
+#      count of writes, count of events, name, value ..., event ..., removed name ...
 # Returns what happened, the conflicts, and name, value ... of what else changed since the snapshot.
 COMMIT = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return {'missing'} end
 local since = tonumber(ARGV[4])
-local first = 7 + 2 * tonumber(ARGV[6])
+local said = 8 + 2 * tonumber(ARGV[6])
+local first = said + tonumber(ARGV[7])
 local fresh = not redis.call('ZSCORE', KEYS[5], ARGV[3])
 local conflicts, own = {}, {}
 if fresh then
@@ -64,12 +67,12 @@ if fresh then
     if version and tonumber(version) > since then table.insert(conflicts, name) end
     own[name] = true
   end
-  for i = 7, first - 1, 2 do look(ARGV[i]) end
+  for i = 8, said - 1, 2 do look(ARGV[i]) end
   for i = first, #ARGV do look(ARGV[i]) end
   if #conflicts > 0 and ARGV[5] == 'reject' then return {'rejected', conflicts} end
-  if #ARGV > 6 then
+  if said > 8 or #ARGV >= first then
     local version = redis.call('HINCRBY', KEYS[1], 'version', 1)
-    for i = 7, first - 1, 2 do
+    for i = 8, said - 1, 2 do
       redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
       redis.call('ZADD', KEYS[3], version, ARGV[i])
     end
@@ -78,6 +81,7 @@ if fresh then
       redis.call('ZADD', KEYS[3], version, ARGV[i])
     end
   end
+  for i = said, first - 1 do redis.call('RPUSH', KEYS[4], ARGV[i]) end
   local now = tonumber(redis.call('TIME')[1])
   redis.call('ZADD', KEYS[5], now, ARGV[3])
   redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - tonumber(ARGV[2]))
@@ -117,7 +121,7 @@ class RedisStore:
             raise SessionNotFound(session_id)
         return _snapshot(Session.model_validate_json(found[0]), found)
 
-    def commit(self, snapshot: Snapshot, key: str, delta: Delta) -> Commit:
+    def commit(self, snapshot: Snapshot, key: str, delta: Delta, events: Sequence[Mapping[str, Any]] = ()) -> Commit:
         """One round trip, whose cost is that of the delta and of what others changed meanwhile."""
         session_id = snapshot.session.session_id
         texts = {name: encode(name, value) for name, value in delta.set.items()}
@@ -128,7 +132,9 @@ class RedisStore:
             newest(snapshot),
             self._settings.conflict,
             len(texts),
+            len(events),
             *writes,
+            *(encode("events", event) for event in events),
             *map(_bytes, delta.remove),
         ]
         what, *rest = self._ask(self._commit, session_id, words)

@@ -23,7 +23,7 @@ from sandbox.delta import apply
 from sandbox.errors import InputError, MergeRejected, SessionNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sandbox.delta import Delta
 
@@ -50,8 +50,9 @@ class Store(Protocol):
     def read(self, session_id: str) -> Snapshot:
         """Raises SessionNotFound."""
 
-    def commit(self, snapshot: Snapshot, key: str, delta: Delta) -> Commit:
-        """Merge `delta`, made from `snapshot`, once: a second commit with the same `key` changes nothing.
+    def commit(self, snapshot: Snapshot, key: str, delta: Delta, events: Sequence[Mapping[str, Any]] = ()) -> Commit:
+        """Merge `delta`, made from `snapshot`, and append `events`, once: a second commit with the same
+        `key` changes nothing.
 
         Raises SessionNotFound when the session was deleted meanwhile, MergeRejected under policy
         `reject` when a variable of the delta changed since the snapshot.
@@ -84,9 +85,10 @@ class MemoryStore:
             kept = self._find(session_id)
             return snapshot(kept.session, kept.variables, kept.events, kept.changed)
 
-    def commit(self, snapshot: Snapshot, key: str, delta: Delta) -> Commit:
+    def commit(self, snapshot: Snapshot, key: str, delta: Delta, events: Sequence[Mapping[str, Any]] = ()) -> Commit:
         session_id, since = snapshot.session.session_id, newest(snapshot)
         texts = {name: encode(name, value) for name, value in delta.set.items()}
+        said = [encode("events", event) for event in events]
         with self._lock:
             kept = self._find(session_id)
             fresh = key not in kept.merged
@@ -95,6 +97,7 @@ class MemoryStore:
                 raise MergeRejected(session_id, conflicts)
             if fresh:
                 kept.merge(key, texts, delta.remove)
+                kept.events += said
             changes = {name: kept.variables.get(name) for name, version in kept.changed.items() if version > since}
         return Commit(after(snapshot, changes), conflicts, fresh)
 

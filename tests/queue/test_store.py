@@ -72,6 +72,28 @@ def test_a_merge_writes_deletes_and_gives_the_variables_after_it(make: Make) -> 
     assert store.read(session.session_id).session.variables == {"a": {"x": [1]}, "c": 3, "d": None}
 
 
+def test_events_are_appended_with_the_merge_and_once(make: Make) -> None:
+    store, session = make(), a_session(a=1, b=2)
+    snapshot = store.open(session)
+    said, more = [{"author": "root", "n": 1}, {"author": "root", "n": 2}], [{"author": "user", "text": "é"}]
+    for _ in range(2):
+        store.commit(snapshot, "turn", Delta(set={"a": 2}, remove=("b",)), said)
+    store.commit(store.open(session), "only events", Delta(), more)
+    stored = store.read(session.session_id)
+    assert stored.session.variables == {"a": 2}
+    assert stored.session.events == [{"author": "user"}, *said, *more]
+    assert store.commit(stored, "no conflict with events", Delta(set={"a": 3})).conflicts == ()
+
+
+def test_a_rejected_merge_appends_no_events(make: Make) -> None:
+    store, session = make("reject"), a_session(a=1)
+    snapshot = store.open(session)
+    store.commit(snapshot, "other", Delta(set={"a": 2}))
+    with pytest.raises(MergeRejected):
+        store.commit(snapshot, "late", Delta(set={"a": 3}), [{"author": "root"}])
+    assert store.read(session.session_id).session.events == [{"author": "user"}]
+
+
 def test_a_second_merge_with_the_same_key_changes_nothing_and_gives_what_is_there_now(make: Make) -> None:
     store, session = make(), a_session(n=0)
     snapshot = store.open(session)
