@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dispatcher.aio import AsyncDispatcher as AsyncDispatcher
+    from dispatcher.apps import load as load_app  # noqa: F401
     from dispatcher.celery_transport import CeleryTransport as CeleryTransport
     from dispatcher.code import read as read_source  # noqa: F401
     from dispatcher.dispatcher import Dispatcher as Dispatcher
     from dispatcher.dispatcher import Profile as Profile
     from dispatcher.embedded import Embedded as Embedded
+    from dispatcher.lines import Rules as Rules
+    from dispatcher.model import ScriptedModel as ScriptedModel
+    from dispatcher.model import scripted as scripted
     from dispatcher.redis_store import RedisStore as RedisStore
     from dispatcher.session import Session as Session
     from dispatcher.store import MemoryStore as MemoryStore
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
     from dispatcher.tools.functions import Functions as Functions
     from dispatcher.tools.mcp import McpTools as McpTools
     from dispatcher.tools.openapi import HttpTool as HttpTool
+    from dispatcher.transcript import Turn as Turn
     from dispatcher.transport import InProcess as InProcess
+    from dispatcher.turn import Conversation as Conversation
     from dispatcher.verdict import Verdict as Verdict
 
 _WHERE = {
@@ -44,7 +50,13 @@ _WHERE = {
     "HttpTool": ("tools.openapi", "HttpTool"),
     "McpTools": ("tools.mcp", "McpTools"),
     "Toolbox": ("tools.base", "Toolbox"),
+    "Conversation": ("turn", "Conversation"),
+    "Rules": ("lines", "Rules"),
+    "ScriptedModel": ("model", "ScriptedModel"),
+    "Turn": ("transcript", "Turn"),
+    "load_app": ("apps", "load"),
     "read_source": ("code", "read"),
+    "scripted": ("model", "scripted"),
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605  # the names above

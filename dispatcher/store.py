@@ -124,7 +124,7 @@ class GivenStore:
     def read(self, session_id: str) -> Snapshot:
         raise SessionNotFound(session_id)
 
-    def commit(self, snapshot: Snapshot, key: str, delta: Delta) -> Commit:
+    def commit(self, snapshot: Snapshot, key: str, delta: Delta, events: Sequence[Mapping[str, Any]] = ()) -> Commit:
         return Commit(apply(snapshot.session.variables, delta))
 
     def delete(self, session_id: str) -> None: ...

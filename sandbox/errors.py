@@ -14,6 +14,8 @@ attributes; `str()` is one line that can be shown to a person as it is.
     |-- SessionError
     |   |-- SessionNotFound
     |   `-- MergeRejected     another invocation changed the same variables first
+    |-- TurnError             a conversation turn that came to no reply
+    |   `-- ModelFailed       the model gave no response
     `-- PoolError             the machinery: nothing is known to have run unless the text says so
         |-- PoolOverloaded    refused at once, the queue is too deep
         |-- PoolUnavailable   the broker or the workers cannot be reached
@@ -96,6 +98,19 @@ class MergeRejected(SessionError):
     def __init__(self, session_id: str, keys: tuple[str, ...]) -> None:
         self.keys = keys
         super().__init__(session_id, f"changed meanwhile: {', '.join(keys)} (policy reject)")
+
+
+class TurnError(HookpoolError):
+    """A turn was broken off and nothing of it was merged (policy `raise`). `trace` is how far it came."""
+
+    def __init__(self, why: str, trace: tuple[object, ...] = ()) -> None:
+        self.why = why
+        self.trace = trace
+        super().__init__(why)
+
+
+class ModelFailed(TurnError):
+    """The model could not be asked, or gave nothing that is a response."""
 
 
 class PoolError(HookpoolError):

@@ -51,10 +51,17 @@ class AppTools(Tools):
     """The tools of `app` that have code, run by `dispatcher` on the session of that id.
 
     `beside` answers every other tool, for the caller and for these tools alike: its names are ours.
+    `call_id` is the function call that is answered, where there is one; other calls get ids of their own.
     """
 
     def __init__(
-        self, app: App, dispatcher: Dispatcher, session: Session, beside: Host = Closed(), depth: int = DEPTH
+        self,
+        app: App,
+        dispatcher: Dispatcher,
+        session: Session,
+        beside: Host = Closed(),
+        depth: int = DEPTH,
+        call_id: str = "",
     ) -> None:
         self._tools = {tool.name: tool for tool in app.tools if tool.source or _faked(tool)}
         self._dispatcher = dispatcher
@@ -62,6 +69,7 @@ class AppTools(Tools):
         self._beside = beside
         self._app = app
         self._depth = depth
+        self._call_id = call_id
         self.verdicts: list[tuple[str, Verdict]] = []
         """Tool and verdict of each call, nested ones too, in the order in which they ended."""
         self.names = tuple(dict.fromkeys([*self._tools, *names_of(beside)]))
@@ -108,7 +116,7 @@ class AppTools(Tools):
             self._dispatcher.store,
             replace(profile, limits=limits, deadline_s=max(profile.deadline_s, wall_s)),
         )
-        session = self._session.model_copy(update={"function_call_id": uuid.uuid4().hex})
+        session = self._session.model_copy(update={"function_call_id": self._call_id or uuid.uuid4().hex})
         verdict = apart.run(hook, session, [source], self._deeper(), entry, **arguments)
         self.verdicts.append((tool.name, verdict))
         return verdict

@@ -1,0 +1,193 @@
+"""One line of a turn: a draft of the session, and what was run on it.
+
+A turn has one line; in a batch of parallel tool calls each call has one of its own, forked from the
+state as it was. Every hook and tool is run by a Dispatcher over the pool, on a store of its own that
+holds the draft and nothing else, so neither a stored session nor another line is touched; `variables`
+after it are the draft's.
+
+Here is also what a failure means. The dialect's table says whether it is a matter of the turn's
+policy, ends the turn, is the answer, or is the tool's own error; `Stop` carries the first three up.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from dispatcher.aio import AsyncDispatcher
+from dispatcher.dispatcher import Dispatcher
+from dispatcher.resources import key
+from dispatcher.store import MemoryStore
+from dispatcher.tools import AppTools
+from dispatcher.transcript import Span
+from sandbox.hooks import DIALECTS, HOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dispatcher.contents import Plain
+    from dispatcher.resources import Agent, App, Callback
+    from dispatcher.session import Session
+    from dispatcher.transcript import SpanKind
+    from dispatcher.verdict import Verdict
+    from sandbox.hooks import DialectRow
+    from sandbox.host import Host
+    from sandbox.invocation import Source
+
+type OnError = Literal["fallback", "continue", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How turns go, where neither the app nor the dialect says."""
+
+    on_error: OnError = "fallback"  # what a failed callback does to the turn (ces)
+    fallback: str = "Sorry, something went wrong. Please try that again."
+    refusal: str = "Sorry, I cannot help with that."  # of a guardrail that has no action
+    model_calls: int = 10  # in one turn; so many transfers, too
+    sequential: bool | None = None  # tool calls of one response; None = as the app says
+
+
+class Stop(Exception):
+    """The turn ends here: with the fallback reply and nothing kept, with an error, or for the caller to handle."""
+
+    def __init__(self, how: Literal["fallback", "error", "raise"], why: str) -> None:
+        self.how: Literal["fallback", "error", "raise"] = how
+        self.why = why
+        super().__init__(why)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of a hook: its answer, the arguments as it left them, or the error it is for its tool."""
+
+    returned: Any
+    arguments: Plain
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Line:
+    """`session` is the draft; everything else grows with what is run."""
+
+    app: App
+    dispatcher: Dispatcher
+    host: Host
+    rules: Rules
+    session: Session
+    agent: Agent
+    began: float  # of the turn, on the clock of `time.perf_counter`
+    trace: list[Span] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    stdout: list[str] = field(default_factory=list)
+
+    @property
+    def row(self) -> DialectRow:
+        return DIALECTS[self.dispatcher.profile.dialect]
+
+    @property
+    def app_tools(self) -> App:
+        """The app with the tools its host does not stand in for."""
+        hosted = {key(name) for name in getattr(self.host, "names", ())}
+        return replace(self.app, tools=tuple(tool for tool in self.app.tools if key(tool.name) not in hosted))
+
+    def fork(self, **changes: Any) -> Line:
+        """A line of its own from here on."""
+        session = self.session.model_copy(update=changes)
+        return replace(self, session=session, trace=[], warnings=[], stdout=[])
+
+    def join(self, other: Line) -> None:
+        """Take over what was run on another line; its session is the caller's business."""
+        self.trace += other.trace
+        self.warnings += other.warnings
+        self.stdout += other.stdout
+
+    def set_variables(self, variables: Plain) -> None:
+        self.session = self.session.model_copy(update={"variables": variables})
+
+    def span(self, kind: SpanKind, name: str, started: float, status: str, **more: Any) -> None:
+        now = time.perf_counter()
+        ms, start = (now - started) * 1e3, (started - self.began) * 1e3
+        self.trace.append(
+            Span(kind=kind, name=name, agent=self.agent.name, start_ms=start, ms=ms, status=status, **more)
+        )
+
+    # -- hooks -------------------------------------------------------------------------------------
+
+    async def hook(self, name: str, only: Callable[[Callback], bool] | None = None, **arguments: Any) -> Seen:
+        """The agent's callbacks of one hook; those that `only` picks, where it is given. Raises Stop."""
+        chain = [callback for callback in self.agent.chain(name) if only is None or only(callback)]
+        if not chain:
+            return Seen(None, arguments)
+        started = time.perf_counter()
+        verdict = await self.invoke(name, [callback.source for callback in chain], **arguments)
+        self._hook_span("hook", name, started, verdict)
+        return self.seen(verdict, arguments)
+
+    async def code(self, kind: SpanKind, shown: str, hook: str, source: Source, **arguments: Any) -> Seen:
+        """One guardrail or rule. Raises Stop."""
+        started = time.perf_counter()
+        verdict = await self.invoke(hook, [source], **arguments)
+        returned = verdict.returned if verdict.ok else None
+        note = str(returned.get("reason") or returned["decision"]) if isinstance(returned, dict) else ""
+        self._hook_span(kind, shown, started, verdict, note=note)
+        return self.seen(verdict, arguments)
+
+    def _hook_span(self, kind: SpanKind, shown: str, started: float, verdict: Verdict, **more: Any) -> None:
+        self.span(
+            kind,
+            shown,
+            started,
+            verdict.status.value,
+            invocation_id=verdict.invocation_id,
+            answered_by=verdict.answered_by,
+            error=None if verdict.ok else verdict.detail or verdict.status.value,
+            **more,
+        )
+
+    async def invoke(self, hook: str, sources: Sequence[Source], **arguments: Any) -> Verdict:
+        """Run it over the pool on the draft, and make what it left the draft."""
+        store = MemoryStore()
+        session = self.session.model_copy(update={"agent_name": self.agent.name, "invocation_id": uuid.uuid4().hex})
+        dispatcher = AsyncDispatcher(self.dispatcher.transport, store, self.dispatcher.profile)
+        tools = self._tools(store, session)
+        verdict = await dispatcher.run(hook, session, sources, tools, **arguments)
+        self.set_variables(verdict.variables)
+        self.note(verdict)
+        for _, called in tools.verdicts:
+            self.note(called)
+        return verdict
+
+    def note(self, verdict: Verdict) -> None:
+        self.warnings += verdict.warnings
+        self.stdout += [verdict.stdout] if verdict.stdout else []
+
+    def _tools(self, store: MemoryStore, session: Session, call_id: str = "") -> AppTools:
+        dispatcher = Dispatcher(self.dispatcher.transport, store, self.dispatcher.profile)
+        return AppTools(self.app_tools, dispatcher, session, self.host, call_id=call_id)
+
+    def seen(self, verdict: Verdict, arguments: Plain) -> Seen:
+        """A verdict as the turn goes on with it. Raises Stop where it does not."""
+        if verdict.ok:
+            return Seen(verdict.returned, verdict.arguments)
+        row = HOOKS[verdict.hook]
+        means = self.row.raising_before_tool if row.in_tool else self.row.raising
+        why = f"{verdict.hook} of {self.agent.name}: {verdict.detail or verdict.status.value}"
+        if means == "tool_error":
+            return Seen(None, arguments, verdict.error.message if verdict.error else verdict.detail)
+        if means != "on_error":
+            raise Stop("error", why)
+        if self.rules.on_error == "continue":
+            return Seen(None, arguments)
+        raise Stop(self.rules.on_error, why)
+
+    # -- tools -------------------------------------------------------------------------------------
+
+    def open_tools(self, call_id: str) -> tuple[MemoryStore, AppTools]:
+        """The tools of the app and its host, on the draft; and the store that has the draft after a call."""
+        store = MemoryStore()
+        session = self.session.model_copy(update={"agent_name": self.agent.name})
+        store.open(session)
+        return store, self._tools(store, session, call_id)
