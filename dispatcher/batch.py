@@ -2,7 +2,8 @@
 
 Each case gets a session and a store of its own, so cases never see each other whatever ids they
 use. At most `in_flight` jobs are out at once: the queue stays shallow, a stop in the middle leaves
-little behind, and memory does not grow with the number of cases.
+little behind, and memory does not grow with the number of cases. They are sent many at a time, since
+a chunk of jobs costs the queue about what one does; a lane that is full is waited for.
 
 A file of tests is first asked which tests it has, and then each test is a job of its own: what one of
 them breaks, it breaks for itself, and under whose name an outcome is counted is never the code's word.
@@ -13,13 +14,14 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from dispatcher.cases import collected, collects
 from dispatcher.dispatcher import Dispatcher, Prepared, Profile
 from dispatcher.expect import ABSENT, Mismatch, compare
 from dispatcher.store import MemoryStore
+from sandbox.errors import PoolOverloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from dispatcher.transport import Transport
     from dispatcher.verdict import Verdict
     from sandbox.contract import Outcome
+    from sandbox.host import Host
+
+REFILLS = 4
+"""What is out is filled up when a quarter of it has come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +70,14 @@ def once(case: Case) -> Iterable[Case]:
 
 
 def evaluate(
-    cases: Iterable[Case], transport: Transport, in_flight: int = 8, runs: Callable[[Case], Iterable[Case]] = once
+    cases: Iterable[Case],
+    transport: Transport,
+    in_flight: int = 8,
+    runs: Callable[[Case], Iterable[Case]] = once,
+    *,
+    tenant: str = "",
 ) -> Generator[Checked]:
-    """Run every case and yield each as it completes, in no particular order.
+    """Run every case and yield each as it completes, in no particular order. Tenants take turns.
 
     `runs` says which runs of a case are wanted, of those given and of the tests that files turn out
     to have; it is not asked about the files themselves. Raises PoolError when the machinery fails;
@@ -75,16 +86,25 @@ def evaluate(
     waiting = chain.from_iterable((case,) if collects(case) else runs(case) for case in cases)
     tests: deque[Case] = deque()
     out: dict[Future[Outcome], _Running] = {}
+    refused: list[_Running] = []
     try:
         while True:
-            while len(out) < in_flight and (case := tests.popleft() if tests else next(waiting, None)) is not None:
-                running = _Running.start(case, transport)
-                out[running.future] = running
+            if in_flight - len(out) >= max(1, in_flight // REFILLS):
+                wanted = in_flight - len(out) - len(refused)
+                fresh = [tests.popleft() for _ in range(min(wanted, len(tests)))]
+                fresh += islice(waiting, max(0, wanted - len(fresh)))
+                out |= _sent(refused + [_Running.of(case, transport, tenant) for case in fresh], transport)
+                refused = []
             if not out:
                 return
             done, _ = wait(out, return_when=FIRST_COMPLETED)
-            for future in done:
-                result = out.pop(future).finish()
+            ended = {future: out.pop(future) for future in done}
+            full = {f: f.exception() for f in ended if isinstance(f.exception(), PoolOverloaded)}
+            if len(full) == len(ended) and not out:
+                raise next(filter(None, full.values()))  # it is others who fill the lane
+            refused += [ended[future] for future in full]
+            for future in done - full.keys():
+                result = ended[future].finish(future.result())
                 if collects(result.case) and result.verdict.ok:
                     there = list(collected(result.case, result.verdict))
                     tests.extend(chain.from_iterable(map(runs, there)))
@@ -97,25 +117,25 @@ def evaluate(
             future.cancel()
 
 
+def _sent(some: list[_Running], transport: Transport) -> dict[Future[Outcome], _Running]:
+    futures = transport.submit_all([(running.prepared.job, running.host) for running in some])
+    return dict(zip(futures, some, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class _Running:
     case: Case
     dispatcher: Dispatcher
     prepared: Prepared
-    future: Future[Outcome]
+    host: Host
 
     @classmethod
-    def start(cls, case: Case, transport: Transport) -> _Running:
-        profile = Profile(limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch")
+    def of(cls, case: Case, transport: Transport, tenant: str) -> _Running:
+        profile = Profile(limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch", tenant=tenant)
         dispatcher = Dispatcher(transport, MemoryStore(), profile)
         host = case.host()
         prepared = dispatcher.prepare(case.hook, case.session, case.sources, host, case.entry, **case.arguments)
-        try:
-            return cls(case, dispatcher, prepared, transport.submit(prepared.job, host))
-        except BaseException:
-            with prepared.span:
-                raise
+        return cls(case, dispatcher, prepared, host)
 
-    def finish(self) -> Checked:
-        with self.prepared.span:
-            return check(self.case, self.dispatcher.settle(self.prepared, self.future.result()))
+    def finish(self, outcome: Outcome) -> Checked:
+        return check(self.case, self.dispatcher.settle(self.prepared, outcome))

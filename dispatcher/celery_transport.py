@@ -1,9 +1,9 @@
-"""Jobs over the queue: one Celery message each, one inbox for all that comes back.
+"""Jobs over the queue, and one inbox for all that comes back.
 
-Theory of operation. `submit` writes the job down as waiting, puts a large body beside the queue and
-sends one message. One reader thread takes frames from this process's inbox, a mailbox with a
-name of its own (`sandbox.mailbox`: what is read stays until it was handled), and wakes whoever waits: an Outcome ends a future, a Call is answered by the job's
-Host on a thread. Between frames the reader tends what is waiting: a job past its deadline is given
+Theory of operation. `submit` writes the job down as waiting and sends it (`dispatcher.sender`). One
+reader thread takes frames from this process's inbox, a mailbox with a name of its own
+(`sandbox.mailbox`: what is read stays until it was handled), and wakes whoever waits: an Outcome
+ends a future, a Call is answered by the job's Host on a thread, a Lack sends the job again, whole. Between frames the reader tends what is waiting: a job past its deadline is given
 up, and one that nobody runs any more is sent again or reported (`dispatcher.retry` decides).
 
 A wait always ends: with an Outcome, or with PoolUnavailable when the server is gone for `LOSS_S`.
@@ -23,10 +23,9 @@ from itertools import batched
 from typing import TYPE_CHECKING, Self
 
 import redis
-from celery import Celery
-from kombu.exceptions import KombuError, OperationalError
 
 from dispatcher.retry import Sent, Step, next_step
+from dispatcher.sender import Sender, reason
 from dispatcher.transport import answering, errand_of
 from sandbox import wire
 from sandbox.contract import CONTEXT_BYTES, Call, Job, Outcome, Return, Status
@@ -36,8 +35,9 @@ from sandbox.mailbox import Entry, Mailbox, post
 from sandbox.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from sandbox.contract import Lane
     from sandbox.host import Host
     from sandbox.ledger import Standing
 
@@ -48,10 +48,9 @@ LOSS_S = 5.0  # a server away for longer ends every wait
 FRAMES = 100  # taken from the inbox at once
 LOOKS = 500  # jobs looked up in one transaction
 TOOL_CALLS = 32  # answered at once
-PUBLISH = {"max_retries": 2, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.2}
-
-_AWAY = (redis.RedisError, KombuError, OperationalError, OSError)
-"""What a client library raises when the server cannot be used; becomes PoolUnavailable, here only."""
+LOOKS_A_TICK = 2000  # and in one tick: the reader has other things to do
+LACKS = 3  # times that a job is sent again because a worker lacks something of it
+ANY_DEPTH = 2**31
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +64,12 @@ class Waiting:
     sent: Sent
     errand: str = ""  # the mailbox of whoever runs it; '' = the queue
     calls: set[str] = field(default_factory=set)  # tokens of those that came
+    lacks: int = 0
+
+    @property
+    def way(self) -> tuple[Lane, str]:
+        """Where it queues: its lane, and in the batch lane its tenant's line."""
+        return self.job.lane, self.job.tenant if self.job.lane == "batch" else ""
 
     @property
     def ttl_s(self) -> float:
@@ -84,18 +89,15 @@ class CeleryTransport:
         self._settings = settings or Settings()
         self._client = wire.connect(url)
         self._ledger = Ledger(self._client)
-        self._celery = Celery("hookpool", set_as_current=False, fixups=[])
-        self._celery.conf.update(wire.celery_options(url))
+        self._sender = Sender(url, self._client, self._settings)
         self._waiting: dict[str, Waiting] = {}
-        self._newest_back = dict.fromkeys(
-            wire.QUEUES.values(), 0.0
-        )  # queue -> when the newest job that came back was sent
+        self._newest_back: dict[tuple[Lane, str], float] = {}  # way -> when the newest job that came back was sent
+        self._to_look: list[Waiting] = []  # what is left of this sweep
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._tools = ThreadPoolExecutor(TOOL_CALLS, thread_name_prefix="hookpool-tools")
         self._cancels = ThreadPoolExecutor(1, thread_name_prefix="hookpool-cancel")
         self._away_since = 0.0
-        self._ahead = 0.0  # of the server's clock before ours, as of the last job that was sent
         self._next_tend = self._next_sweep = 0.0
         self._reader = threading.Thread(target=self._read, name="hookpool-inbox", daemon=True)
         self._reader.start()
@@ -105,7 +107,7 @@ class CeleryTransport:
         try:
             return self._ledger.workers()
         except redis.RedisError as error:
-            raise PoolUnavailable(self._where, _reason(error)) from error
+            raise PoolUnavailable(self._where, reason(error)) from error
 
     # -- out
 
@@ -114,72 +116,67 @@ class CeleryTransport:
         cannot be used, InputError for a body that is too large; a job that was refused is not run,
         unless the text says that it may.
         """
+        waiting = self._enter(job, host)
+        if problem := self._out([waiting]):
+            raise problem
+        return waiting.future
+
+    def submit_all(self, jobs: Iterable[tuple[Job, Host]]) -> list[Future[Outcome]]:
+        """Send many, those of the batch lane a chunk at a time. What `submit` raises for a job, its future does."""
+        entered = [self._enter(job, host) for job, host in jobs]
+        ways: dict[tuple[Lane, str], list[Waiting]] = {}
+        for waiting in entered:
+            ways.setdefault(waiting.way, []).append(waiting)
+        for (lane, _), line in ways.items():
+            for some in batched(line, self._settings.chunk if lane == "batch" else 1):
+                if problem := self._out(some):
+                    for waiting in some:
+                        if waiting.future.set_running_or_notify_cancel():
+                            waiting.future.set_exception(problem)
+        return [waiting.future for waiting in entered]
+
+    def _enter(self, job: Job, host: Host) -> Waiting:
         if self._closed.is_set():
             raise PoolUnavailable(self._where, "this transport is closed")
-        if len(job.cargo) > CONTEXT_BYTES:
-            raise InputError("context", f"{len(job.cargo)} bytes, at most {CONTEXT_BYTES} travel")
+        if job.size > CONTEXT_BYTES:
+            raise InputError("context", f"{job.size} bytes, at most {CONTEXT_BYTES} travel")
         job = replace(job, inbox=self.inbox)
-        future: Future[Outcome] = Future()
         deadline = job.deadline or time.time() + self._settings.deadline_s
-        waiting = Waiting(job, host, future, deadline, Sent(time.monotonic()), errand_of(self))
+        waiting = Waiting(job, host, Future(), deadline, Sent(time.monotonic()), errand_of(self))
         with self._lock:
             self._waiting[job.id] = waiting
-        try:
-            if waiting.errand:
-                self._push(waiting)
-            else:
-                self._publish(waiting, self._settings.max_queue_depth)
-        except PoolOverloaded:
-            self._pop(job.id)
-            raise
-        except PoolError:
-            self._forsake(waiting)  # what was reported as failed may have landed
-            raise
-        future.add_done_callback(lambda done: self._forsake(waiting) if done.cancelled() else None)
-        return future
+        waiting.future.add_done_callback(lambda done: self._forsake(waiting) if done.cancelled() else None)
+        return waiting
 
-    def _publish(self, waiting: Waiting, limit: int) -> None:
-        job = waiting.job
-        queue = wire.QUEUES[job.lane]
-        cargo = job.cargo
-        aside = len(cargo) > self._settings.claim_bytes
-        sending = "the job was not sent"
+    def _out(self, some: Sequence[Waiting]) -> PoolError | None:
+        """Send jobs that go the same way; what went wrong."""
         try:
-            depth, now = self._ledger.admit(queue, job.id, cargo if aside else b"", limit=limit, ttl_s=waiting.ttl_s)
-            if depth is not None:
-                raise PoolOverloaded(depth, limit, "HOOKPOOL_MAX_QUEUE_DEPTH")
-            sending = "sending the job failed; it may still be run, its outcome is dropped"
-            self._ahead = now - time.time()
-            head = self._dated(job.laden(b"") if aside else job)
-            self._celery.send_task(
-                wire.TASK,
-                args=[head.encode(), aside],
-                task_id=job.id,
-                queue=queue,
-                argsrepr=job.id,
-                kwargsrepr="",
-                ignore_result=True,
-                retry=True,
-                retry_policy=PUBLISH,
-            )
-        except _AWAY as error:
-            raise PoolUnavailable(self._where, f"{sending}: {_reason(error)}") from error
+            self._publish(some, self._settings.max_queue_depth)
+        except PoolOverloaded as problem:
+            for waiting in some:
+                self._pop(waiting.job.id)
+            return problem
+        except PoolError as problem:
+            for waiting in some:
+                self._forsake(waiting)  # what was reported as failed may have landed
+            return problem
+        return None
+
+    def _publish(self, some: Sequence[Waiting], limit: int) -> None:
+        (lane, tenant), first = some[0].way, some[0]
+        if first.errand and limit != ANY_DEPTH:
+            self._push(first)
+        elif lane == "batch":
+            self._sender.send_batch(tenant, [(waiting.job, waiting.ttl_s) for waiting in some], limit)
+        else:
+            self._sender.send(first.job, first.ttl_s, limit)
 
     def _push(self, waiting: Waiting) -> None:
         """An errand: to the worker whose job waits for it. One that it does not get to is sent again, by the queue."""
         try:
-            self._post(waiting.errand, wire.ERRAND, self._dated(waiting.job).encode())
+            self._post(waiting.errand, wire.ERRAND, self._sender.dated(waiting.job).encode())
         except redis.RedisError as error:
-            raise PoolUnavailable(self._where, f"the job was not sent: {_reason(error)}") from error
-
-    def _dated(self, job: Job) -> Job:
-        """The job with its times by the server's clock."""
-        ahead = self._ahead
-        return replace(
-            job,
-            queued_at=job.queued_at and job.queued_at + ahead,
-            deadline=job.deadline and job.deadline + ahead,
-        )
+            raise PoolUnavailable(self._where, f"the job was not sent: {reason(error)}") from error
 
     def _post(self, key: str, kind: str, data: bytes) -> None:
         """To the mailbox that one call waits at."""
@@ -225,7 +222,7 @@ class CeleryTransport:
         now = time.monotonic()
         self._away_since = self._away_since or now
         if now - self._away_since >= LOSS_S:
-            self.fail(PoolUnavailable(self._where, f"connection lost, the job may have run: {_reason(error)}"))
+            self.fail(PoolUnavailable(self._where, f"connection lost, the job may have run: {reason(error)}"))
         self._expire(reachable=False)
         self._closed.wait(TICK_S)
 
@@ -243,15 +240,28 @@ class CeleryTransport:
                 waiting.calls.add(frame.token)
                 self._tools.submit(self._answer, waiting, frame)
             return
+        if frame.kind == "lack":
+            self._supply(waiting)
+            return
         try:
             outcome = Outcome.decode(frame.payload)
             if outcome.id != frame.job_id:
                 raise ProtocolError(f"outcome: it is of job {outcome.id[:80]!r}")
         except ProtocolError as problem:
             outcome = Outcome(frame.job_id, Status.PROTOCOL_ERROR, f"a worker sent what is no outcome: {problem}")
-        queue = wire.QUEUES[waiting.job.lane]
-        self._newest_back[queue] = max(self._newest_back[queue], waiting.sent.at)
+        self._newest_back[waiting.way] = max(self._newest_back.get(waiting.way, 0.0), waiting.sent.at)
         self._resolve(waiting, outcome)
+
+    def _supply(self, waiting: Waiting) -> None:
+        """A worker has not all of it: send it again, with everything."""
+        waiting.lacks += 1
+        if waiting.lacks > LACKS:
+            self._abandon(waiting)
+            why = f"workers lacked its code or its context {waiting.lacks} times; does the queue's server lose keys?"
+            self._resolve(waiting, Outcome(waiting.job.id, Status.NOT_STARTED, why))
+            return
+        self._sender.forget(waiting.job)
+        self._again([waiting])
 
     def _answer(self, waiting: Waiting, frame: wire.Frame) -> None:
         """On a thread: one call of running code, answered by its job's Host."""
@@ -279,9 +289,12 @@ class CeleryTransport:
             return
         self._next_tend = now + TICK_S
         self._expire(reachable=True)
-        if now >= self._next_sweep:
+        if now >= self._next_sweep and not self._to_look:
             self._next_sweep = now + min(max(self._settings.lease_s / 4, TICK_S), 5.0)
-            self._sweep(now)
+            self._to_look = self._snapshot()
+        if self._to_look:
+            some, self._to_look = self._to_look[:LOOKS_A_TICK], self._to_look[LOOKS_A_TICK:]
+            self._sweep(some, now)
 
     def _expire(self, *, reachable: bool) -> None:
         """Give up what is past its deadline, and say what is known about it."""
@@ -304,15 +317,16 @@ class CeleryTransport:
         workers = self._ledger.workers()
         return Outcome(job.id, Status.NOT_STARTED, f"{after}; no worker took it, {workers} are ready")
 
-    def _sweep(self, now: float) -> None:
-        """Ask the ledger about every job that is out, and do what `next_step` says."""
-        for some in batched(self._snapshot(), LOOKS):
+    def _sweep(self, jobs: list[Waiting], now: float) -> None:
+        """Ask the ledger about jobs that are out, and do what `next_step` says."""
+        again: dict[tuple[Lane, str], list[Waiting]] = {}
+        for some in batched([w for w in jobs if w.job.id in self._waiting], LOOKS):
             standings, depths = self._ledger.look([w.job.id for w in some], wire.QUEUES.values())
             for waiting, standing in zip(some, standings, strict=True):
-                queue = wire.QUEUES[waiting.job.lane]
                 if standing.state == "done" and waiting.sent.ended_at is None:
                     waiting.sent.ended_at = now  # its outcome may be in the inbox, behind this very sweep
-                passed = depths[queue] == 0 or self._newest_back[queue] > waiting.sent.at
+                emptied = depths[wire.QUEUES[waiting.job.lane]] == 0
+                passed = emptied or self._newest_back.get(waiting.way, 0.0) > waiting.sent.at
                 step = next_step(
                     standing,
                     waiting.sent,
@@ -321,18 +335,25 @@ class CeleryTransport:
                     lease_s=self._settings.lease_s,
                     passed=passed,
                 )
-                self._do(step, waiting, standing)
+                if step == "again":
+                    log.warning("job=%s sent again: started %d time(s)", waiting.job.id, standing.starts)
+                    waiting.sent = Sent(time.monotonic(), standing.starts, standing.takes)
+                    again.setdefault(waiting.way, []).append(waiting)
+                else:
+                    self._do(step, waiting)
+        for (lane, _), line in again.items():
+            for group in batched(line, self._settings.chunk if lane == "batch" else 1):
+                self._again(group)
 
-    def _do(self, step: Step, waiting: Waiting, standing: Standing) -> None:
+    def _again(self, some: Sequence[Waiting]) -> None:
+        try:
+            self._publish(some, ANY_DEPTH)
+        except PoolError as error:
+            log.warning("job=%s %s", some[0].job.id, error)  # the next sweep tries again
+
+    def _do(self, step: Step, waiting: Waiting) -> None:
         job = waiting.job
-        if step == "again":
-            log.warning("job=%s sent again: started %d time(s), nobody runs it", job.id, standing.starts)
-            waiting.sent = Sent(time.monotonic(), standing.starts)
-            try:
-                self._publish(waiting, 2**31)
-            except PoolError as error:
-                log.warning("job=%s %s", job.id, error)  # the next sweep tries again
-        elif step == "lost":
+        if step == "lost":
             settled = self._abandon(waiting, only_dead=True)
             if settled is None or (settled.leased and settled.state != "done"):
                 return  # it is being run after all
@@ -379,7 +400,7 @@ class CeleryTransport:
             self._client.unlink(self.inbox)
         self._cancels.shutdown()
         self._tools.shutdown(wait=False, cancel_futures=True)
-        self._celery.close()
+        self._sender.close()
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -387,7 +408,3 @@ class CeleryTransport:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")

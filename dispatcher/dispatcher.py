@@ -24,13 +24,17 @@ from sandbox.host import Closed, Host
 from sandbox.invocation import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dispatcher.store import Store
     from dispatcher.transport import Transport
     from dispatcher.verdict import Verdict
     from sandbox.contract import Lane, Outcome, Retry
     from sandbox.invocation import Dialect, Fidelity, Invocation, Source
+
+
+RETRY_OF: Mapping[Lane, Retry] = {"interactive": "at_most_once", "batch": "at_least_once"}
+"""What becomes of a job that may have started, where nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Profile:
     dialect: Dialect = "ces"
     fidelity: Fidelity = "documented"
     lane: Lane = "interactive"
-    retry: Retry = "at_most_once"
+    retry: Retry | None = None  # None: at_most_once in the interactive lane, at_least_once in the batch lane
+    tenant: str = ""  # whose batch it is: tenants take turns
     deadline_s: float = 900.0  # from dispatch to verdict, the wait in the queue included
 
     def __post_init__(self) -> None:
@@ -138,9 +143,10 @@ class Dispatcher:
             limits=profile.limits,
             queued_at=now,
             deadline=now + profile.deadline_s,
-            retry=profile.retry,
+            retry=profile.retry or RETRY_OF[profile.lane],
             lane=profile.lane,
             session_id=session.session_id,
+            tenant=profile.tenant,
             hook=hook,
             traceparent=span.traceparent,
         )

@@ -4,6 +4,7 @@
     ended                           wait for its outcome, a lease long; then lost
     leased to a worker              wait             wait
     started, and the lease is gone  again            lost
+    taken, not started, the same    again            again
     nobody took the last message    wait; again once it must have been lost on the way
 
 A message must have been lost when it was sent a lease ago, nobody took it, and the queue has moved
@@ -25,12 +26,13 @@ Step = Literal["wait", "again", "lost"]
 
 @dataclass(slots=True)
 class Sent:
-    """The last message of a job: when it was sent, after how many starts, and when the ledger first
-    said that the job has ended. Monotonic seconds.
+    """The last message of a job: when it was sent, after how many starts and takes, and when the ledger
+    first said that the job has ended. Monotonic seconds.
     """
 
     at: float
     starts: int = 0
+    takes: int = 0
     ended_at: float | None = None
 
 
@@ -46,4 +48,6 @@ def next_step(  # each is one fact
         return "wait"
     if standing.starts > sent.starts:
         return "again" if retry == "at_least_once" else "lost"
+    if standing.takes > sent.takes:
+        return "again"
     return "again" if silent and passed else "wait"

@@ -17,7 +17,7 @@ from threading import Event, local
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from sandbox.contract import Call, Job, Outcome, Return
     from sandbox.host import Host
@@ -33,6 +33,9 @@ class Transport(Protocol):
     """
 
     def submit(self, job: Job, host: Host) -> Future[Outcome]: ...
+
+    def submit_all(self, jobs: Iterable[tuple[Job, Host]]) -> list[Future[Outcome]]:
+        """Many, as cheaply as can be. The futures tell what goes wrong."""
 
     def close(self) -> None: ...
 
@@ -87,6 +90,9 @@ class InProcess:
         else:
             self._threads.submit(self._run, job, host, future, cancelled)
         return future
+
+    def submit_all(self, jobs: Iterable[tuple[Job, Host]]) -> list[Future[Outcome]]:
+        return [self.submit(job, host) for job, host in jobs]
 
     def _run(self, job: Job, host: Host, future: Future[Outcome], cancelled: Event) -> None:
         """On a thread. The future stays cancellable until there is something to put into it."""

@@ -41,8 +41,17 @@ class Channel(stock.Channel):
         yield client or self._publishing
 
     def _brpop_read(self, **options: Any) -> Any:
-        try:
+        with self._only_messages():
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
+
+    def _get(self, queue: str) -> Any:  # type: ignore[override]  # as kombu's own for Redis
+        with self._only_messages():
+            return super()._get(queue)  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def _only_messages(self) -> Iterator[None]:
+        try:
+            yield
         except (Empty, *self.connection_errors):
             raise
         except Exception as error:  # whatever parsing a foreign entry raises

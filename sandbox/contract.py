@@ -5,9 +5,10 @@
     dispatcher --Return--> worker --Return--> guest
     dispatcher <--Outcome-- worker
 
-`Job.code`, `Job.body` and `Outcome.reply` are opaque to the worker: only the dispatcher and the guest
-know what an invocation is, so a new hook, dialect or tool kind needs no new worker. The code is
-apart from the rest because it repeats: a waiting child can have compiled it already.
+`Job.code`, `Job.body`, `Job.history` and `Outcome.reply` are opaque to the worker: only the dispatcher
+and the guest know what an invocation is, so a new hook, dialect or tool kind needs no new worker. The
+code is apart from the rest because it repeats: a waiting child can have compiled it already. So is
+the history, in pieces: what a worker has seen of a session is not sent to it again.
 
 Facts and claims are kept apart. `Outcome.status`, `usage`, `detail`, `calls` are what the
 supervisor saw from outside the sandbox; `Outcome.reply` is what the code inside claims.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -140,6 +141,7 @@ class Job:
     tenant: str = ""
     hook: str = ""  # for metrics and logs only
     traceparent: str = ""  # W3C trace context of the dispatch; '' where nobody traces
+    history: tuple[bytes, ...] = ()  # encoded events, in pieces that repeat; opaque to the worker
 
     def encode(self) -> bytes:
         return _dump(self)
@@ -151,22 +153,40 @@ class Job:
 
     @property
     def cargo(self) -> bytes:
-        """Code and body as one: u32 length of the code, code, body."""
-        return len(self.code).to_bytes(4, "big") + self.code + self.body
+        """What the guest gets, as one: code and body, each after its u32 length, then the history."""
+        return b"".join([_u32(self.code), self.code, _u32(self.body), self.body, *self.history])
 
-    def laden(self, cargo: bytes) -> Self:
-        """This job with code and body out of `cargo`; b'' takes them away. Raises ProtocolError."""
-        code, body = unload(cargo)
-        return replace(self, code=code, body=body)
+    @property
+    def size(self) -> int:
+        """Bytes of its cargo."""
+        return len(self.code) + len(self.body) + sum(map(len, self.history)) + 8
 
 
-def unload(cargo: bytes) -> tuple[bytes, bytes]:
-    """Code and body. Raises ProtocolError where the length at the front cannot be right."""
-    start = 4
-    end = start + int.from_bytes(cargo[:start], "big")
-    if end > max(len(cargo), start):
-        raise ProtocolError(f"cargo: {end - start} bytes of code announced in {len(cargo)} bytes")
-    return cargo[start:end], cargo[end:]
+class Cargo(NamedTuple):
+    """What a guest finds in a job's cargo."""
+
+    code: bytes
+    body: bytes
+    history: bytes = b""  # its pieces, one after the other
+
+    @classmethod
+    def of(cls, cargo: bytes) -> Self:
+        """Raises ProtocolError where a length cannot be right."""
+        code, after = _after_u32(cargo, 0, "code")
+        body, after = _after_u32(cargo, after, "body")
+        return cls(code, body, cargo[after:])
+
+
+def _u32(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big")
+
+
+def _after_u32(cargo: bytes, start: int, what: str) -> tuple[bytes, int]:
+    """What is announced at `start`, and where it ends."""
+    end = start + 4 + int.from_bytes(cargo[start : start + 4], "big")
+    if end > len(cargo):
+        raise ProtocolError(f"cargo: {end - start - 4} bytes of {what} announced in {len(cargo)} bytes")
+    return cargo[start + 4 : end], end
 
 
 @_known_keys

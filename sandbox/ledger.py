@@ -3,8 +3,10 @@
 Theory of operation. A Celery message is only a hint that a job exists; it may be lost (a worker
 that dies between taking it and running it), and it may come twice. Truth is in two keys per job.
 
-    job    a hash: `starts`, how often a run began; `state`, set once: 'done' or 'cancelled'
-    lease  the token of the run that is going on; the worker renews it, its death lets it expire
+    job    a hash: `takes`, how often it was taken from the batch lane; `starts`, how often a run
+           began; `state`, set once: 'done' or 'cancelled'
+    lease  the token of the run that is going on; the worker renews it, its death lets it expire.
+           With `hold:` before it, of a run to come: the job is in a worker's chunk (sandbox.backlog)
 
 Every step is one atomic script, and may be repeated when its answer was lost:
 
@@ -35,12 +37,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from sandbox import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import redis
-
-MAX_STARTS = 3
-"""Runs of one job, at most; one that took that many workers down would take the next."""
 
 WORKER_TTL_S = 15.0
 """How long a worker counts as ready after its last sign of life."""
@@ -70,16 +69,25 @@ class Standing(NamedTuple):
     state: str  # '', 'done' or 'cancelled'
     starts: int
     leased: bool
+    takes: int = 0
+
+
+class Finished(NamedTuple):
+    """What became of an outcome, and how many interactive jobs wait meanwhile."""
+
+    delivered: bool  # False: this job has ended before
+    waiting: int
 
 
 # KEYS job, lease. ARGV token, lease ms, ttl ms, '1' if it may start only once, most starts.
 CLAIM = """
 local now = redis.call('TIME')
-if redis.call('GET', KEYS[2]) == ARGV[1] then return {'run', redis.call('HGET', KEYS[1], 'starts'), now} end
+local holder = redis.call('GET', KEYS[2])
+if holder == ARGV[1] then return {'run', redis.call('HGET', KEYS[1], 'starts'), now} end
 local starts = tonumber(redis.call('HGET', KEYS[1], 'starts') or '0')
 local state = redis.call('HGET', KEYS[1], 'state')
 if state then return {state, starts, now} end
-if redis.call('EXISTS', KEYS[2]) == 1 then return {'busy', starts, now} end
+if holder and holder ~= 'hold:' .. ARGV[1] then return {'busy', starts, now} end
 if starts > 0 and ARGV[4] == '1' then return {'once', starts, now} end
 if starts >= tonumber(ARGV[5]) then return {'spent', starts, now} end
 redis.call('HINCRBY', KEYS[1], 'starts', 1)
@@ -99,16 +107,17 @@ if redis.call('HSETNX', KEYS[1], 'starts', ARGV[4]) == 1 then redis.call('PEXPIR
 return 'ok'
 """
 
-# KEYS job, lease, body, inbox. ARGV token, ttl ms, frame, inbox ttl ms, the frame's kind.
+# KEYS job, lease, body, inbox, queue. ARGV token, ttl ms, frame, inbox ttl ms, the frame's kind.
 FINISH = """
+local waiting = redis.call('LLEN', KEYS[5])
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-if redis.call('HGET', KEYS[1], 'state') then return 0 end
+if redis.call('HGET', KEYS[1], 'state') then return {0, waiting} end
 redis.call('HSET', KEYS[1], 'state', 'done')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('UNLINK', KEYS[3])
 redis.call('XADD', KEYS[4], '*', ARGV[5], ARGV[3])
 redis.call('PEXPIRE', KEYS[4], ARGV[4])
-return 1
+return {1, waiting}
 """
 
 # KEYS lease. ARGV token.
@@ -130,11 +139,11 @@ if leased == 1 then redis.call('PUBLISH', ARGV[2], ARGV[3]) end
 return {'cancelled', starts, leased}
 """
 
-# KEYS queue, body. ARGV limit, body, ttl ms. The depth when it is at the limit, else -1; the time.
+# KEYS queue, key beside ... . ARGV limit, (data, ttl ms) of each. The depth when it is at the limit, else -1; the time.
 ADMIT = """
 local depth, now = redis.call('LLEN', KEYS[1]), redis.call('TIME')
 if depth >= tonumber(ARGV[1]) then return {depth, now} end
-if ARGV[2] ~= '' then redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) end
+for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[2 * i - 2], 'PX', ARGV[2 * i - 1]) end
 return {-1, now}
 """
 
@@ -159,35 +168,38 @@ class Ledger:
         self._release, self._abandon, self._admit = script(RELEASE), script(ABANDON), script(ADMIT)
         self._announce, self._ready = script(ANNOUNCE), script(READY)
 
-    def admit(self, queue: str, job_id: str, body: bytes, *, limit: int, ttl_s: float) -> Admitted:
-        """Put `body` (b'' = nothing) beside the queue, unless that is `limit` deep."""
-        depth, now = self._admit([queue, wire.body_key(job_id)], [limit, body, _ms(ttl_s)])
-        return Admitted(None if depth < 0 else int(depth), _seconds(now))
+    def admit(self, queue: str, beside: Mapping[str, tuple[bytes, float]], *, limit: int) -> Admitted:
+        """Put what travels beside the queue there, each with its time to live, unless that is `limit` deep."""
+        words = [word for data, ttl_s in beside.values() for word in (data, wire.ms(ttl_s))]
+        depth, now = self._admit([queue, *beside], [limit, *words])
+        return Admitted(None if depth < 0 else int(depth), wire.seconds(now))
 
-    def claim(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, once: bool) -> Claim:
-        """What to do with a message that came; 'run' means that it is this run's now."""
+    def claim(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, once: bool, most: int) -> Claim:
+        """What to do with a message that came; 'run' means that it is this run's now. `once`: it may start only
+        once, whatever happens; `most`: never more often, since what took that many workers down would take the next.
+        """
         verdict, starts, now = self._claim(
             [wire.job_key(job_id), wire.lease_key(job_id)],
-            [token, _ms(lease_s), _ms(ttl_s), "1" if once else "", MAX_STARTS],
+            [token, wire.ms(lease_s), wire.ms(ttl_s), "1" if once else "", most],
         )
-        return Claim(cast("Claimed", verdict.decode()), int(starts), _seconds(now))
-
-    def body(self, job_id: str) -> bytes | None:
-        """The body beside the message."""
-        return cast("bytes | None", self._client.get(wire.body_key(job_id)))
+        return Claim(cast("Claimed", verdict.decode()), int(starts), wire.seconds(now))
 
     def renew(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, starts: int) -> Renewed:
         """Keep the lease; anything but 'ok' means that this run's outcome is not wanted."""
-        answer = self._renew([wire.job_key(job_id), wire.lease_key(job_id)], [token, _ms(lease_s), _ms(ttl_s), starts])
+        answer = self._renew(
+            [wire.job_key(job_id), wire.lease_key(job_id)], [token, wire.ms(lease_s), wire.ms(ttl_s), starts]
+        )
         return cast("Renewed", answer.decode())
 
-    def finish(self, job_id: str, token: str, inbox: str, frame: bytes, *, ttl_s: float) -> bool:
-        """Deliver; False when this job has ended before, and nothing was delivered."""
-        keys = [wire.job_key(job_id), wire.lease_key(job_id), wire.body_key(job_id), inbox]
-        return bool(self._finish(keys, [token, _ms(ttl_s), frame, _ms(wire.INBOX_TTL_S), wire.FRAME]))
+    def finish(self, job_id: str, token: str, inbox: str, frame: bytes, *, ttl_s: float) -> Finished:
+        """Deliver, unless this job has ended before."""
+        names = [wire.job_key(job_id), wire.lease_key(job_id), wire.body_key(job_id)]
+        keys = [*names, inbox, wire.QUEUES["interactive"]]
+        delivered, waiting = self._finish(keys, [token, wire.ms(ttl_s), frame, wire.ms(wire.INBOX_TTL_S), wire.FRAME])
+        return Finished(bool(delivered), int(waiting))
 
     def release(self, job_id: str, token: str) -> None:
-        """Hand a started job back: whoever waits for it sees that nobody runs it."""
+        """Hand a job back, started or held: whoever waits for it sees that nobody runs it."""
         self._release([wire.lease_key(job_id)], [token])
 
     def look(self, job_ids: Sequence[str], queues: Iterable[str]) -> tuple[list[Standing], dict[str, int]]:
@@ -197,13 +209,13 @@ class Ledger:
             for name in names:
                 pipe.llen(name)
             for job_id in job_ids:
-                pipe.hmget(wire.job_key(job_id), "state", "starts")
+                pipe.hmget(wire.job_key(job_id), "state", "starts", "takes")
                 pipe.exists(wire.lease_key(job_id))
             found = pipe.execute()
         depths, rest = found[: len(names)], found[len(names) :]
         standings = [
-            Standing((state or b"").decode(), int(starts or 0), bool(leased))
-            for (state, starts), leased in zip(rest[::2], rest[1::2], strict=True)
+            Standing((state or b"").decode(), int(starts or 0), bool(leased), int(takes or 0))
+            for (state, starts, takes), leased in zip(rest[::2], rest[1::2], strict=True)
         ]
         return standings, dict(zip(names, depths, strict=True))
 
@@ -213,7 +225,9 @@ class Ledger:
         With `only_dead` a job that some worker does run is left alone. The standing after it.
         """
         keys = [wire.job_key(job_id), wire.lease_key(job_id), wire.body_key(job_id)]
-        state, starts, leased = self._abandon(keys, [_ms(ttl_s), wire.CANCEL_CHANNEL, job_id, "1" if only_dead else ""])
+        state, starts, leased = self._abandon(
+            keys, [wire.ms(ttl_s), wire.CANCEL_CHANNEL, job_id, "1" if only_dead else ""]
+        )
         return Standing(state.decode(), int(starts), bool(leased))
 
     def announce(self, worker: str, ttl_s: float = WORKER_TTL_S) -> None:
@@ -226,13 +240,3 @@ class Ledger:
     def workers(self) -> int:
         """How many are ready."""
         return int(self._ready([wire.WORKERS]))
-
-
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
-
-
-def _seconds(time: Sequence[bytes]) -> float:
-    """What TIME says, as Unix seconds."""
-    seconds, microseconds = time
-    return int(seconds) + int(microseconds) / 1e6

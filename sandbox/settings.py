@@ -47,7 +47,15 @@ class Settings(BaseModel):
         30.0, gt=0, description="a worker's hold on a job, beyond its wall limit, before others may take it"
     )
     deadline_s: float = Field(900.0, gt=0, description="from dispatch to verdict, the wait in the queue included")
-    max_queue_depth: int = Field(10_000, ge=1, description="jobs waiting above which a dispatcher refuses")
+    max_starts: int = Field(
+        3, ge=1, description="runs of one job that may take a worker down; then it is a dead letter"
+    )
+    dead_letters: int = Field(100, ge=1, description="dead letters kept, the newest ones")
+    chunk: int = Field(50, ge=1, le=1000, description="batch jobs in one message")
+    part_cache_mb: int = Field(
+        64, ge=0, description="what a worker keeps of code and history, so that it need not travel again"
+    )
+    max_queue_depth: int = Field(10_000, ge=1, description="jobs waiting in a lane above which a dispatcher refuses")
     claim_bytes: int = Field(16 * 1024, ge=0, description="job bodies above this travel beside the message")
     session_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="a session untouched this long is forgotten")
     conflict: Literal["last_write_wins", "reject"] = Field(

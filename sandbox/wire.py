@@ -1,19 +1,24 @@
 """What both ends of the queue must agree on: names, addresses, frames, Celery's options.
 
-The carrier is Redis (or Valkey), used in two ways. Celery moves one message per job through the
-list of its lane, `QUEUES`; everything else is keys of our own, all under `hookpool:` and all but
-the registry of workers with a time to live:
+The carrier is Redis (or Valkey), used in two ways. Celery moves messages through the list of their
+lane, `QUEUES`: one for each interactive job, one for each chunk of batch jobs. Everything else is
+keys of our own, all under `hookpool:` and all but the registry of workers with a time to live:
 
-    hookpool:job:ID         what became of a job: starts, state         (sandbox.ledger)
+    hookpool:job:ID         what became of a job: takes, starts, state  (sandbox.ledger)
     hookpool:lease:ID       the worker that runs it, as long as it says so
     hookpool:body:ID        the claim check of a large Job.body
+    hookpool:part:SHA256    code, or a piece of history: the same for many jobs
+    hookpool:turns          whose turn it is in the batch lane: tenants (sandbox.backlog)
+    hookpool:batch:TENANT   that tenant's jobs
     hookpool:inbox:NAME     frames for one dispatcher process: outcomes, and calls of running code
     hookpool:return:ID:T    for the run that made a call: its answer, and the jobs that the answer needs
     hookpool:workers        which workers are ready, until when
+    hookpool:dead           jobs that no worker survived                (sandbox.dead)
     hookpool:cancel         a channel: ids of running jobs nobody waits for any more
 
-A message's arguments are `(head, aside)`: an encoded Job, and whether its body is beside it in
-`hookpool:body:ID`. Nothing on this wire is pickled, and only the job's id is ever in a header.
+A message's arguments are those of a `Parcel`: an encoded Job, and what of it is beside the queue. A
+worker that lacks something of a parcel says so (a frame of kind `lack`) and does not start the job.
+Nothing on this wire is pickled, and only the job's id is ever in a header.
 """
 
 from __future__ import annotations
@@ -31,23 +36,29 @@ from sandbox.contract import CONTEXT_BYTES
 from sandbox.errors import ProtocolError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sandbox.contract import Lane
 
-TASK = "hookpool.invoke"
+TASK, CHUNK_TASK = "hookpool.invoke", "hookpool.chunk"
 QUEUES: Mapping[Lane, str] = {"interactive": "hookpool.interactive", "batch": "hookpool.batch"}
 """Queue of each lane, in the order in which a worker takes from them."""
 
 CANCEL_CHANNEL = "hookpool:cancel"
 WORKERS = "hookpool:workers"
+TURNS = "hookpool:turns"
+DEAD = "hookpool:dead"
 
 SOCKET_S = 5.0  # no command may wait longer for a server that stopped talking
 CONNECT_S = 2.0
 BLOCK_S = 1.0  # how long a blocking read asks the server to wait; well below SOCKET_S
 INBOX_TTL_S = 3600  # of an outcome whose dispatcher does not read, after the last one
 RETURN_TTL_S = 60
+PART_TTL_S = 3600  # of a piece of history, or code, after it was last put there
+HELD_TTL_S = 3600  # of the backlog of a worker's chunk, at least
 SLACK_S = 300  # a job's keys outlive its deadline by this
+
+PUBLISH = {"max_retries": 2, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.2}
 
 SCHEMES = ("redis", "rediss", "unix", "redis+socket")
 FRAME_BYTES = CONTEXT_BYTES + 64 * 1024
@@ -68,6 +79,14 @@ def body_key(job_id: str) -> str:
     return f"hookpool:body:{job_id}"
 
 
+def part_key(digest: bytes) -> str:
+    return f"hookpool:part:{digest.hex()}"
+
+
+def backlog_key(tenant: str) -> str:
+    return f"hookpool:batch:{tenant}"
+
+
 def inbox_key(name: str) -> str:
     return f"hookpool:inbox:{name}"
 
@@ -76,12 +95,53 @@ def return_key(job_id: str, token: str) -> str:
     return f"hookpool:return:{job_id}:{token}"
 
 
-FrameKind = Literal["outcome", "call"]
+def ms(seconds: float) -> int:
+    """As Redis takes it."""
+    return max(1, round(seconds * 1000))
+
+
+def seconds(time: Sequence[bytes]) -> float:
+    """What TIME says, as Unix seconds."""
+    whole, micro = time
+    return int(whole) + int(micro) / 1e6
+
+
+class Parcel(NamedTuple):
+    """What a message carries. Where one of the others says so, the job in `head` has none of it."""
+
+    head: bytes  # an encoded Job
+    code: bytes = b""  # the digest of its code, which is a part; b'' = it is in the job
+    body: bool = False  # whether its body is in `hookpool:body:ID`
+    history: tuple[bytes, ...] = ()  # digests of its history's pieces, which are parts
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        return (*filter(None, [self.code]), *self.history)
+
+    @classmethod
+    def of(cls, words: Sequence[object]) -> Parcel:
+        """Raises ProtocolError for what is not the arguments of a message."""
+        match words:
+            case [bytes(head), bytes(code), bool(body), [*history]] if all(
+                map(_is_digest, [code or NO_CODE, *history])
+            ):
+                return cls(head, code, body, tuple(cast("list[bytes]", history)))
+        raise ProtocolError("job: the arguments of its message have another shape")
+
+
+NO_CODE = bytes(32)
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == len(NO_CODE)
+
+
+FrameKind = Literal["outcome", "call", "lack"]
 
 
 class Frame(NamedTuple):
-    """One entry of an inbox. `payload` is an encoded Outcome or Call; `token` says where a call's
-    Return is awaited. The id is beside the payload so that a payload that cannot be read still
+    """One entry of an inbox. `payload` is an encoded Outcome or Call, or nothing; `token` says where a
+    call's Return is awaited. The id is beside the payload so that a payload that cannot be read still
     ends the right wait.
     """
 
@@ -149,6 +209,21 @@ def celery_options(url: str) -> dict[str, Any]:
         "worker_prefetch_multiplier": 1,
         "worker_hijack_root_logger": False,
     }
+
+
+def publish(app: Any, task: str, arguments: list[Any], lane: Lane, name: str) -> None:
+    """Send a message. Its headers hold `name` and nothing of its arguments. Raises what kombu and redis-py raise."""
+    app.send_task(
+        task,
+        args=arguments,
+        task_id=name,
+        queue=QUEUES[lane],
+        argsrepr=name,
+        kwargsrepr="",
+        ignore_result=True,
+        retry=True,
+        retry_policy=PUBLISH,
+    )
 
 
 def _queue(name: str) -> Queue:

@@ -1,7 +1,8 @@
-"""The worker: one Celery task, and a pulse that keeps what is running alive.
+"""The worker: two Celery tasks, and a pulse that keeps what is running alive.
 
 Theory of operation. Celery brings messages, at most as many as there are threads, and each thread
-walks one job through `Worker.invoke`: read, claim, run, deliver, and only then acknowledge. Whether
+walks one job, or one chunk of jobs (`worker.chunk`), through `Worker.invoke`: read, fetch what is
+beside the queue and not here yet, claim, run, deliver, and only then acknowledge. Whether
 a message means a run is the ledger's decision (`sandbox.ledger`), so a message that comes twice is
 nothing special. One more thread, the pulse, hears of cancelled jobs, renews the leases of running
 ones, and says that this worker is there.
@@ -25,16 +26,20 @@ from celery import Celery
 from kombu.asynchronous import get_event_loop
 
 from sandbox import tracing, wire
-from sandbox.contract import Outcome, Status
+from sandbox.contract import MIB, Outcome, Status
+from sandbox.dead import park
 from sandbox.errors import ProtocolError
-from sandbox.ledger import MAX_STARTS, WORKER_TTL_S, Ledger
+from sandbox.ledger import WORKER_TTL_S, Ledger
+from sandbox.mailbox import Entry, post
+from worker.chunk import Chunks, Next, hold_token
 from worker.execute import Sandboxes, addressee, execute, read
 from worker.host import host_for
 from worker.logs import about
 from worker.metrics import Tally, Uncounted, Vitals
+from worker.parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from sandbox.contract import Job
     from sandbox.settings import Settings
@@ -43,7 +48,7 @@ log = logging.getLogger("hookpool.worker")
 
 NOT_RUN = {
     "once": "started before, and that worker is gone; retry at_most_once: it is not run again",
-    "spent": f"started {MAX_STARTS} times, and no worker survived it",
+    "spent": "started {starts} times, and no worker survived it (HOOKPOOL_MAX_STARTS); it is a dead letter now",
 }
 """Claims that are answered without a run. After the others somebody else answers, or nobody waits."""
 
@@ -87,6 +92,8 @@ class Worker:
         self._jail = jail
         self._settings = settings
         self._ledger = Ledger(client)
+        self._parts = Parts(client, settings.part_cache_mb * MIB)
+        self.chunks = Chunks(client, name, settings.lease_s, self.invoke, lambda: self._shut_at < math.inf)
         self._running: dict[str, Run] = {}  # by token
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -97,31 +104,48 @@ class Worker:
         self._pulse = threading.Thread(target=self._beat, name="hookpool-pulse", daemon=True)
         self._pulse.start()
 
-    def invoke(self, head: object, aside: bool) -> None:
-        """One message: an encoded job, whose body may be `aside`. Raises only what redis-py raises
-        before anything was run.
+    def invoke(self, words: Sequence[object], token: str = "") -> int:
+        """One message, the words of a Parcel; `token` is that of the chunk it is in. How many interactive
+        jobs wait, as far as that was told. Raises only what redis-py raises before anything was run.
         """
+        head = words[0] if words else None
         try:
             job = read(head)
+            complete = self._parts.complete(job, wire.Parcel.of(words))
         except ProtocolError as problem:
             self._refuse(head, problem)
-            return
-        run = Run(job, f"{self.name}/{uuid.uuid4().hex}", _ttl_s(job))
+            return 0
+        token = token or f"{self.name}/{uuid.uuid4().hex}"
+        if complete is None:
+            self._lack(job, token)
+            return 0
+        run = Run(complete, token, _ttl_s(job))
+        settings = self._settings
+        once = job.retry == "at_most_once"
         verdict, run.starts, now = self._ledger.claim(
-            job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, once=job.retry == "at_most_once"
+            job.id, token, lease_s=settings.lease_s, ttl_s=run.ttl_s, once=once, most=settings.max_starts
         )
         self._tally.delivery(verdict)
         if verdict == "run":
-            outcome = self._run(run, aside, now)
+            outcome = self._run(run, now)
         elif verdict in NOT_RUN:
-            outcome = Outcome(job.id, Status.LOST, NOT_RUN[verdict])
+            outcome = Outcome(job.id, Status.LOST, NOT_RUN[verdict].format(starts=run.starts))
+            if verdict == "spent":
+                self._persist(lambda: park(self._client, complete, outcome.detail, keep=settings.dead_letters), job)
         else:
             log.info("skipped: %s", verdict, extra=about(job, verdict=verdict))
-            return
+            return 0
         self._tally.outcome(job, outcome)
-        self._deliver(run, outcome)
+        return self._deliver(run, outcome)
 
-    def _run(self, run: Run, aside: bool, now: float) -> Outcome:
+    def _lack(self, job: Job, token: str) -> None:
+        """Something of it is neither here nor beside the queue: whoever sent it sends it again, whole."""
+        log.info("lacks something of it", extra=about(job))
+        frame = wire.Frame("lack", job.id, b"")
+        post(self._client, job.inbox, Entry(wire.FRAME, frame.encode()), wire.INBOX_TTL_S)
+        self._ledger.release(job.id, hold_token(token))
+
+    def _run(self, run: Run, now: float) -> Outcome:
         job = run.job
         with tracing.below(job.traceparent, "hookpool.queue", since=job.queued_at or None):
             pass
@@ -129,49 +153,42 @@ class Worker:
         with self._lock:
             self._running[run.token] = run
         try:
-            if aside:
-                cargo = self._ledger.body(job.id)
-                if cargo is None:
-                    return Outcome(job.id, Status.NOT_STARTED, "its body is gone from the queue's server")
-                job = job.laden(cargo)
-            host = host_for(self._client, job, run.over, lambda head: self.invoke(head, aside=False))
+            host = host_for(self._client, job, run.over, lambda head: self.invoke(wire.Parcel(head)))
             with tracing.below(job.traceparent, "hookpool.run", hook=job.hook, worker=self.name) as span:
                 outcome = execute(job, self._jail, host, self._settings.ceiling, now, cancelled=run.cancelled)
                 span.note(failed=_failure(outcome), status=outcome.status.value)
             return outcome
-        except (redis.RedisError, ProtocolError) as error:
-            return Outcome(job.id, Status.NOT_STARTED, f"its body could not be read: {error}")
         finally:
             run.over.set()
             with self._lock:
                 del self._running[run.token]
 
-    def _deliver(self, run: Run, outcome: Outcome) -> None:
-        """The outcome into the inbox. A server that is away is waited for as long as a lease."""
+    def _deliver(self, run: Run, outcome: Outcome) -> int:
+        """The outcome into the inbox; how many interactive jobs wait. A server that is away is waited for as long as a lease."""
         job = run.job
         if run.fate == HANDED_BACK and job.retry == "at_most_once":
             outcome = replace(outcome, detail=f"its worker was shut down; {outcome.detail}")
         elif run.fate:
             log.info("stopped: %s", run.fate, extra=about(job))
             self._persist(lambda: self._ledger.release(job.id, run.token), job)
-            return
+            return 0
         frame = wire.Frame("outcome", job.id, outcome.encode()).encode()
-        self._persist(lambda: self._ledger.finish(job.id, run.token, job.inbox, frame, ttl_s=run.ttl_s), job)
+        done = self._persist(lambda: self._ledger.finish(job.id, run.token, job.inbox, frame, ttl_s=run.ttl_s), job)
         used = outcome.usage
         facts = {"status": outcome.status.value, "queue_ms": used.queue_ms, "wall_ms": used.wall_ms}
         log.info("ended", extra=about(job, **facts, starts=run.starts))
+        return done.waiting if done else 0
 
-    def _persist(self, step: Any, job: Job) -> None:
+    def _persist[T](self, step: Callable[[], T], job: Job) -> T | None:
         until = time.monotonic() + self._settings.lease_s
         while True:
             try:
-                step()
-                return
+                return step()
             except redis.RedisError as error:
                 if time.monotonic() > until:
                     self._tally.undelivered()
                     log.error("its outcome could not be delivered: %s", error, extra=about(job))
-                    return
+                    return None
                 time.sleep(0.1)
 
     def _refuse(self, head: object, problem: ProtocolError) -> None:
@@ -274,7 +291,12 @@ class Worker:
     def _renew(self) -> None:
         now = time.monotonic()
         with self._lock:
-            runs: Iterable[Run] = [run for run in self._running.values() if now < run.renew_until]
+            running = dict(self._running)
+        runs: Iterable[Run] = [run for run in running.values() if now < run.renew_until]
+        for token, job_id in self.chunks.held():
+            if token not in running or now < running[token].renew_until:
+                lease_s = self._settings.lease_s
+                self._ledger.renew(job_id, hold_token(token), lease_s=lease_s, ttl_s=wire.HELD_TTL_S, starts=0)
         for run in runs:
             answer = self._ledger.renew(
                 run.job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, starts=run.starts
@@ -288,14 +310,19 @@ class Worker:
 
 
 def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
-    """The application with its one task."""
+    """The application with its two tasks, and a way to the next interactive message (`hookpool_next`)."""
     app = Celery("hookpool", set_as_current=False, fixups=[])
     app.conf.update(wire.celery_options(url))
 
     @app.task(name=wire.TASK, typing=False)  # type: ignore[untyped-decorator]
-    def invoke(head: object = None, aside: object = False, *_: object, **__: object) -> None:
-        worker.invoke(head, bool(aside))
+    def invoke(*words: object, **_: object) -> None:
+        worker.invoke(words)
 
+    @app.task(name=wire.CHUNK_TASK, typing=False)  # type: ignore[untyped-decorator]
+    def chunk(count: object = None, *_: object, **__: object) -> None:
+        worker.chunks.run(count, app)
+
+    app.hookpool_next = Next(app)
     return app
 
 

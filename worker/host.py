@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENTRIES = 1  # read at once: an errand that fails must not take the answer behind it along
 
 
-def host_for(client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], None]) -> Host:
+def host_for(client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], object]) -> Host:
     """The host of one job; `over` is set when the job has ended, so that no call outlives it for long.
     `errand` runs an encoded job and delivers its outcome.
     """
@@ -40,7 +40,7 @@ def host_for(client: redis.Redis, job: Job, over: threading.Event, errand: Calla
 class RemoteTools:
     """Tools answered by the dispatcher that sent the job. Each call waits on its own, on any thread."""
 
-    def __init__(self, client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], None]) -> None:
+    def __init__(self, client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], object]) -> None:
         self._client = client
         self._job = job
         self._over = over

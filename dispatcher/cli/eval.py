@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -128,10 +129,9 @@ def _run(planned: Plan, pool: Pool, sinks: Sequence[Sink], counted: Tally, *, fa
     from dispatcher.cli.progress import progress
     from dispatcher.results import record
 
-    with (
-        progress(lambda: planned.total, counted.total) as advance,
-        closing(evaluate(planned.cases(), pool.transport, pool.in_flight, planned.runs)) as finished,
-    ):
+    tenant = f"eval {platform.node()}-{os.getpid()}"  # each command takes turns with the others
+    evaluated = evaluate(planned.cases(), pool.transport, pool.in_flight, planned.runs, tenant=tenant)
+    with progress(lambda: planned.total, counted.total) as advance, closing(evaluated) as finished:
         for result in finished:
             one = record(result)
             for sink in sinks:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from sandbox.settings import Settings
 
 SCHEMES = ("redis", "rediss", "redis+socket", "unix")
-PER_WORKER = 4
-"""Jobs out at once for each worker: enough that none waits for us, few enough that the queue stays shallow."""
+CHUNKS = 2
+"""Chunks out at once for each place of a pool: one that runs and one that waits."""
 
-REMOTE_IN_FLIGHT = 64
+REMOTE_PLACES = 16  # that a pool elsewhere is taken to have
 NO_WORKER_S = 3.0  # how long a pool without a worker is given: one that starts now is ready in less
 
 
@@ -86,7 +86,9 @@ def _embedded(settings: Settings, workers: int) -> Iterator[Pool]:
 
     with Embedded(workers=workers, settings=settings) as embedded:
         yield Pool(
-            embedded.transport, f"over the queue with {workers} worker{'s'[: workers != 1]}", workers * PER_WORKER
+            embedded.transport,
+            f"over the queue with {workers} worker{'s'[: workers != 1]}",
+            _in_flight(settings, workers * settings.concurrency),
         )
 
 
@@ -104,9 +106,13 @@ def _remote(url: str, settings: Settings) -> Iterator[Pool]:
                     wire.shown(url), f"no worker is ready there; hookpool worker --pool {url} starts one"
                 )
             time.sleep(0.1)
-        yield Pool(transport, "over the queue", REMOTE_IN_FLIGHT)
+        yield Pool(transport, "over the queue", _in_flight(settings, REMOTE_PLACES))
     finally:
         transport.close()
+
+
+def _in_flight(settings: Settings, places: int) -> int:
+    return min(settings.max_queue_depth, places * CHUNKS * settings.chunk)
 
 
 _OPEN: dict[str, Callable[[Settings, int], AbstractContextManager[Pool]]] = {"inline": _inline, "embedded": _embedded}

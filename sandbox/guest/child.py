@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sandbox import codec
-from sandbox.contract import CONTEXT_BYTES, Call, Return, unload
+from sandbox.contract import CONTEXT_BYTES, Call, Cargo, Return
 from sandbox.guest import chain, lockdown, shared
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ def _early(order: bytes, seat: Seat) -> bytes:
 def _run(order: bytes, seat: Seat, code: bytes, wire: Channel) -> bytes:
     """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
     wire.send(b"B", b"")
-    sent, body = unload(order[lockdown.CAPS.size :])
+    cargo = Cargo.of(order[lockdown.CAPS.size :])
     if not code:
         _cap(order, seat)
-    return chain.run_chain(code or sent, body, wire)
+    return chain.run_chain(code or cargo.code, cargo.body, wire)
 
 
 def _cap(order: bytes, seat: Seat) -> None:

@@ -18,9 +18,10 @@ from dispatcher.embedded import Embedded
 from sandbox.contract import Status
 from sandbox.errors import PoolUnavailable
 from sandbox.host import Closed
-from sandbox.ledger import MAX_STARTS
 from sandbox.settings import Settings
 from tests.queue.conftest import PRETEND, a_job, running_server, until, workers_of
+
+MAX_STARTS = Settings().max_starts
 
 type Start = Callable[..., Embedded]
 

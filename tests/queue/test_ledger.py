@@ -10,10 +10,11 @@ import pytest
 import redis
 
 from sandbox import wire
-from sandbox.ledger import MAX_STARTS, Ledger, Standing
+from sandbox.ledger import Ledger, Standing
 from tests.queue.conftest import until
 
 TIMES = {"lease_s": 0.2, "ttl_s": 60.0}
+MAX_STARTS = 3
 
 
 @pytest.fixture
@@ -37,43 +38,43 @@ def standing(ledger: Ledger, job: str) -> Standing:
 
 
 def test_a_job_is_claimed_once_and_the_claim_may_be_repeated(ledger: Ledger, job: str) -> None:
-    assert ledger.claim(job, "me", once=True, **TIMES)[:2] == ("run", 1)
-    assert ledger.claim(job, "me", once=True, **TIMES)[:2] == ("run", 1)  # the answer was lost
-    assert ledger.claim(job, "you", once=True, **TIMES)[:2] == ("busy", 1)
+    assert ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES)[:2] == ("run", 1)
+    assert ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES)[:2] == ("run", 1)  # the answer was lost
+    assert ledger.claim(job, "you", once=True, most=MAX_STARTS, **TIMES)[:2] == ("busy", 1)
     assert standing(ledger, job) == Standing("", 1, True)
 
 
 def test_without_renewal_a_lease_ends_and_only_at_least_once_is_started_again(ledger: Ledger, job: str) -> None:
-    ledger.claim(job, "me", once=False, **TIMES)
+    ledger.claim(job, "me", once=False, most=MAX_STARTS, **TIMES)
     time.sleep(0.1)
     assert ledger.renew(job, "me", starts=1, **TIMES) == "ok"
     time.sleep(0.15)
     assert standing(ledger, job).leased
     time.sleep(0.1)
     assert standing(ledger, job) == Standing("", 1, False)
-    assert ledger.claim(job, "you", once=True, **TIMES)[:2] == ("once", 1)
-    assert ledger.claim(job, "you", once=False, **TIMES)[:2] == ("run", 2)
+    assert ledger.claim(job, "you", once=True, most=MAX_STARTS, **TIMES)[:2] == ("once", 1)
+    assert ledger.claim(job, "you", once=False, most=MAX_STARTS, **TIMES)[:2] == ("run", 2)
     assert ledger.renew(job, "me", starts=1, **TIMES) == "taken"
 
 
 def test_a_job_is_not_started_for_ever(ledger: Ledger, job: str) -> None:
     for number in range(MAX_STARTS):
-        assert ledger.claim(job, f"{number}", once=False, **TIMES)[:2] == ("run", number + 1)
+        assert ledger.claim(job, f"{number}", once=False, most=MAX_STARTS, **TIMES)[:2] == ("run", number + 1)
         ledger.release(job, f"{number}")
-    assert ledger.claim(job, "more", once=False, **TIMES)[:2] == ("spent", MAX_STARTS)
+    assert ledger.claim(job, "more", once=False, most=MAX_STARTS, **TIMES)[:2] == ("spent", MAX_STARTS)
 
 
 def test_an_outcome_is_delivered_once(ledger: Ledger, client: redis.Redis, job: str) -> None:
     inbox = wire.inbox_key(job)
-    ledger.admit("q", job, b"body", limit=1, ttl_s=60)
-    ledger.claim(job, "me", once=False, **TIMES)
-    assert ledger.finish(job, "me", inbox, b"frame", ttl_s=60)
-    assert not ledger.finish(job, "me", inbox, b"frame", ttl_s=60)
+    ledger.admit("q", {wire.body_key(job): (b"body", 60)}, limit=1)
+    ledger.claim(job, "me", once=False, most=MAX_STARTS, **TIMES)
+    assert ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
+    assert not ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
     assert [fields for _, fields in client.xrange(inbox)] == [{b"frame": b"frame"}]
     assert 0 < client.ttl(inbox) <= wire.INBOX_TTL_S
-    assert ledger.body(job) is None
+    assert client.get(wire.body_key(job)) is None
     assert standing(ledger, job) == Standing("done", 1, False)
-    assert ledger.claim(job, "you", once=False, **TIMES)[:2] == ("done", 1)
+    assert ledger.claim(job, "you", once=False, most=MAX_STARTS, **TIMES)[:2] == ("done", 1)
     assert ledger.renew(job, "me", starts=1, **TIMES) == "done"
 
 
@@ -84,13 +85,13 @@ def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
     words.subscribe(wire.CANCEL_CHANNEL)
     words.get_message(timeout=1)
     ledger.abandon(job, ttl_s=60)
-    assert ledger.claim(job, "me", once=False, **TIMES)[:2] == ("cancelled", 0)
+    assert ledger.claim(job, "me", once=False, most=MAX_STARTS, **TIMES)[:2] == ("cancelled", 0)
     running = f"{job}-2"
-    ledger.claim(running, "me", once=False, **TIMES)
+    ledger.claim(running, "me", once=False, most=MAX_STARTS, **TIMES)
     assert ledger.abandon(running, ttl_s=60, only_dead=True) == Standing("", 1, True)
     assert ledger.abandon(running, ttl_s=60) == Standing("cancelled", 1, True)
     assert ledger.renew(running, "me", starts=1, **TIMES) == "cancelled"
-    assert not ledger.finish(running, "me", wire.inbox_key(job), b"frame", ttl_s=60)
+    assert not ledger.finish(running, "me", wire.inbox_key(job), b"frame", ttl_s=60).delivered
     message = words.get_message(timeout=1)
     assert message is not None
     assert message["data"] == running.encode()
@@ -98,7 +99,7 @@ def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
 
 
 def test_a_server_that_forgot_everything_is_told_again(ledger: Ledger, client: redis.Redis, job: str) -> None:
-    ledger.claim(job, "me", once=True, **TIMES)
+    ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES)
     client.delete(wire.job_key(job), wire.lease_key(job))
     assert ledger.renew(job, "me", starts=1, **TIMES) == "ok"
     assert standing(ledger, job) == Standing("", 1, True)
@@ -108,10 +109,11 @@ def test_a_server_that_forgot_everything_is_told_again(ledger: Ledger, client: r
 def test_a_full_queue_admits_nothing(ledger: Ledger, client: redis.Redis, job: str) -> None:
     queue = f"queue-{job}"
     client.lpush(queue, "1", "2")
-    assert ledger.admit(queue, job, b"body", limit=2, ttl_s=60).depth == 2
-    assert ledger.body(job) is None
-    assert ledger.admit(queue, job, b"body", limit=3, ttl_s=60).depth is None
-    assert ledger.body(job) == b"body"
+    beside = {wire.body_key(job): (b"body", 60)}
+    assert ledger.admit(queue, beside, limit=2).depth == 2
+    assert client.get(wire.body_key(job)) is None
+    assert ledger.admit(queue, beside, limit=3).depth is None
+    assert client.get(wire.body_key(job)) == b"body"
     assert client.pttl(wire.body_key(job)) > 0
 
 
@@ -130,6 +132,6 @@ def test_workers_count_while_they_give_signs_of_life(ledger: Ledger, client: red
 def test_what_is_claimed_or_admitted_says_the_time_of_the_server(ledger: Ledger, client: redis.Redis, job: str) -> None:
     seconds, microseconds = client.time()
     before = seconds + microseconds / 1e6
-    admitted = ledger.admit(f"queue-{job}", job, b"", limit=1, ttl_s=60).now
-    claimed = ledger.claim(job, "me", once=True, **TIMES).now
+    admitted = ledger.admit(f"queue-{job}", {}, limit=1).now
+    claimed = ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES).now
     assert before <= admitted <= claimed <= before + 5

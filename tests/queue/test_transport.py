@@ -185,9 +185,9 @@ def test_a_message_that_comes_twice_is_run_once(pool: Embedded, tmp_path: Path) 
     future = pool.transport.submit(job, Closed())
     waiting = pool.transport._waiting[job.id]
     for _ in range(3):
-        pool.transport._publish(waiting, 1000)
+        pool.transport._publish([waiting], 1000)
     assert future.result(5).status is Status.OK
-    pool.transport._publish(waiting, 1000)
+    pool.transport._publish([waiting], 1000)
     assert pool.transport.submit(a_job("sleep 0.2"), Closed()).result(5).status is Status.OK
     assert len(ran.read_text().splitlines()) == 1
 

@@ -1,0 +1,181 @@
+"""The batch lane: jobs in one list for each tenant, from which tenants take turns.
+
+Theory of operation. A dispatcher puts jobs into the list of their tenant and sends, over Celery, a
+message for each chunk of them: the right to take that many. A worker that gets one takes its
+chunk here, one job of each tenant in turn, so two tenants' batches advance together however
+large they are and whoever came first. A message names no job: where the jobs of a lost message
+were, others come to be taken, and the dispatcher whose job is not taken sends again.
+
+What was taken is held: its lease says 'hold:' and who has it, and the worker renews it. So when that
+worker dies between the jobs of its chunk, those that had started are the ledger's business
+(`sandbox.ledger`), and the rest, which counts as taken once more but not as started, is sent again.
+A worker that lives hands the rest of a chunk back in time (`give_back`, to the front): a chunk of long
+jobs must not wait for one worker while others are idle.
+
+An entry is the job's id, a zero byte, and what the message of an interactive job would have been.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from sandbox import codec, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import redis
+
+LOOKED_AT = 1000
+"""Entries that one taking looks at, at most: of those nobody waits for any more there may be many."""
+
+SPREAD = 8
+"""Messages that a few jobs are spread over: enough to reach the idle places of a small pool."""
+
+HOLD = "hold:"
+
+# KEYS turns, the tenant's list, key beside ... . ARGV tenant, what lists are called, limit, ttl ms,
+#      count beside, (data, ttl ms) of each, entry ... . The depth where it is too much, else -1; what it was; the time.
+PUSH = """
+local beside = tonumber(ARGV[5])
+local first = 6 + 2 * beside
+local depth, now = 0, redis.call('TIME')
+for _, tenant in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
+  depth = depth + redis.call('LLEN', ARGV[2] .. tenant)
+end
+if depth + #ARGV - first + 1 > tonumber(ARGV[3]) then return {depth, depth, now} end
+for i = 1, beside do redis.call('SET', KEYS[2 + i], ARGV[4 + 2 * i], 'PX', ARGV[5 + 2 * i]) end
+if redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('LREM', KEYS[1], 0, ARGV[1])
+  redis.call('RPUSH', KEYS[1], ARGV[1])
+end
+for i = first, #ARGV do redis.call('RPUSH', KEYS[2], ARGV[i]) end
+for i = 1, 2 do
+  if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[4]) then redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
+end
+return {-1, depth, now}
+"""
+
+# KEYS turns. ARGV what lists, jobs and leases are called, count, holder, lease ms, ttl ms, most to look at.
+TAKE = """
+local taken = {}
+for _ = 1, tonumber(ARGV[8]) do
+  local tenant = #taken < tonumber(ARGV[4]) and redis.call('LPOP', KEYS[1])
+  if not tenant then break end
+  local list = ARGV[1] .. tenant
+  local entry = redis.call('LPOP', list)
+  if redis.call('EXISTS', list) == 1 then redis.call('RPUSH', KEYS[1], tenant) end
+  if entry then
+    local id = string.sub(entry, 1, (string.find(entry, '\\0', 1, true) or 1) - 1)
+    local job, lease = ARGV[2] .. id, ARGV[3] .. id
+    if not redis.call('HGET', job, 'state') and redis.call('EXISTS', lease) == 0 then
+      redis.call('HINCRBY', job, 'takes', 1)
+      if redis.call('PTTL', job) < tonumber(ARGV[7]) then redis.call('PEXPIRE', job, ARGV[7]) end
+      redis.call('SET', lease, ARGV[5], 'PX', ARGV[6])
+      table.insert(taken, {tenant, id, string.sub(entry, #id + 2)})
+    end
+  end
+end
+return taken
+"""
+
+# KEYS turns. ARGV what lists, jobs and leases are called, holder, ttl ms, (tenant, id, message) of each, last one first.
+GIVE_BACK = """
+local back = 0
+for i = 6, #ARGV, 3 do
+  local list, job, lease = ARGV[1] .. ARGV[i], ARGV[2] .. ARGV[i + 1], ARGV[3] .. ARGV[i + 1]
+  if redis.call('GET', lease) == ARGV[4] then
+    redis.call('DEL', lease)
+    redis.call('HINCRBY', job, 'takes', -1)
+    if redis.call('EXISTS', list) == 0 then
+      redis.call('LREM', KEYS[1], 0, ARGV[i])
+      redis.call('LPUSH', KEYS[1], ARGV[i])
+    end
+    redis.call('LPUSH', list, ARGV[i + 1] .. '\\0' .. ARGV[i + 2])
+    for _, key in ipairs({KEYS[1], list}) do
+      if redis.call('PTTL', key) < tonumber(ARGV[5]) then redis.call('PEXPIRE', key, ARGV[5]) end
+    end
+    back = back + 1
+  end
+end
+return back
+"""
+
+
+class Taken(NamedTuple):
+    """A job in a worker's chunk."""
+
+    tenant: str
+    job_id: str
+    message: bytes
+
+
+class Pushed(NamedTuple):
+    """Whether the lane took the jobs."""
+
+    refused: int | None  # its depth where it is too deep, else None
+    depth: int  # before they came
+    now: float  # Unix seconds, the server's clock
+
+
+class Backlog:
+    """Both ends of the lane. Safe to use from many threads; redis-py's errors pass through."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        script = client.register_script
+        self._push, self._take, self._give_back = script(PUSH), script(TAKE), script(GIVE_BACK)
+
+    def push(
+        self,
+        tenant: str,
+        entries: Sequence[bytes],
+        beside: Mapping[str, tuple[bytes, float]],
+        *,
+        limit: int,
+        ttl_s: float,
+    ) -> Pushed:
+        """All of `entries`, and what travels beside them with its time to live; or none, above `limit`."""
+        words = [word for data, ttl in beside.values() for word in (data, wire.ms(ttl))]
+        refused, depth, now = self._push(
+            [wire.TURNS, wire.backlog_key(tenant), *beside],
+            [tenant, wire.backlog_key(""), limit, wire.ms(ttl_s), len(beside), *words, *entries],
+        )
+        return Pushed(None if refused < 0 else int(refused), int(depth), wire.seconds(now))
+
+    def take(self, count: int, holder: str, *, lease_s: float) -> list[Taken]:
+        """Up to `count` jobs, held by `holder` from now on."""
+        lease_ms, ttl_ms = wire.ms(lease_s), wire.ms(wire.HELD_TTL_S)
+        taken = self._take([wire.TURNS], [*_NAMES, count, HOLD + holder, lease_ms, ttl_ms, LOOKED_AT])
+        return [Taken(_text(tenant), _text(job_id), message) for tenant, job_id, message in taken]
+
+    def give_back(self, jobs: Sequence[Taken], holder: str) -> int:
+        """Those `holder` still holds, to where they were; how many."""
+        words = [word for job in reversed(jobs) for word in job]
+        return int(self._give_back([wire.TURNS], [*_NAMES, HOLD + holder, wire.ms(wire.HELD_TTL_S), *words]))
+
+    def depths(self) -> dict[str, int]:
+        """How many jobs of each tenant wait."""
+        tenants = [_text(name) for name in cast("list[bytes]", self._client.lrange(wire.TURNS, 0, -1))]
+        with self._client.pipeline(transaction=False) as pipe:
+            for tenant in tenants:
+                pipe.llen(wire.backlog_key(tenant))
+            return dict(zip(tenants, pipe.execute(), strict=True))
+
+
+_NAMES = (wire.backlog_key(""), wire.job_key(""), wire.lease_key(""))
+
+
+def entry(job_id: str, parcel: wire.Parcel) -> bytes:
+    return job_id.encode() + b"\0" + codec.pack(list(parcel))
+
+
+def shares(jobs: int, chunk: int, *, idle: bool) -> list[int]:
+    """How many jobs each message is for. Where workers may be `idle` there are several messages in any case."""
+    size = min(chunk, math.ceil(jobs / SPREAD)) if idle else chunk
+    return [min(size, jobs - start) for start in range(0, jobs, size)] if jobs else []
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

@@ -1,0 +1,290 @@
+"""The batch lane: chunks, turns, and what becomes of a chunk whose worker dies, leaves or is needed elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, as_completed
+from pathlib import Path
+
+import pytest
+import redis
+
+from dispatcher.celery_transport import CeleryTransport
+from dispatcher.embedded import Embedded
+from sandbox import wire
+from sandbox.backlog import LOOKED_AT, Backlog, entry, shares
+from sandbox.contract import Job, Outcome, Status
+from sandbox.dead import letters
+from sandbox.errors import PoolOverloaded
+from sandbox.host import Closed
+from sandbox.ledger import Ledger
+from sandbox.settings import Settings
+from tests.queue.conftest import PRETEND, a_job, until, workers_of
+
+type Start = Callable[..., Embedded]
+
+FEW = 30
+
+
+def batch_job(body: str, **given: object) -> Job:
+    return a_job(body, **{"lane": "batch", "retry": "at_least_once", "within_s": 60, **given})
+
+
+def send(transport: CeleryTransport, bodies: Sequence[str], **given: object) -> list[Future[Outcome]]:
+    return transport.submit_all([(batch_job(body, **given), Closed()) for body in bodies])
+
+
+@pytest.fixture
+def empty(server: str) -> Iterator[redis.Redis]:
+    with wire.connect(server) as client:
+        client.flushall()
+        yield client
+        client.flushall()
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("jobs", "idle", "expected"),
+    [(0, True, []), (1, True, [1]), (49, True, [7] * 7), (120, False, [50, 50, 20]), (4000, True, [50] * 80)],
+)
+def test_the_shares_add_up_and_few_jobs_are_spread(jobs: int, idle: bool, expected: list[int]) -> None:
+    assert shares(jobs, 50, idle=idle) == expected
+    assert sum(expected) == jobs
+
+
+def test_a_message_is_for_a_chunk_and_the_jobs_wait_in_their_tenants_line(server: str, empty: redis.Redis) -> None:
+    with CeleryTransport(server, Settings()) as transport:
+        send(transport, ["echo"] * 50, tenant="first")  # an idle lane: spread
+        messages = empty.llen(wire.QUEUES["batch"])
+        send(transport, ["echo"] * 100, tenant="second")
+        assert messages == 8
+        assert empty.llen(wire.QUEUES["batch"]) == 8 + 2
+        assert Backlog(empty).depths() == {"first": 50, "second": 100}
+
+
+def test_each_job_of_a_chunk_has_an_outcome_of_its_own(pool: Embedded) -> None:
+    bodies = [f"echo {number}" for number in range(200)] + ["raise", "zygote"]
+    outcomes = [future.result(20) for future in send(pool.transport, bodies)]
+    assert [outcome.reply.decode() for outcome in outcomes[:-2]] == bodies[:-2]
+    assert [outcome.status for outcome in outcomes[-2:]] == [Status.LOST, Status.NOT_STARTED]
+    assert len({outcome.id for outcome in outcomes}) == 202
+
+
+def test_nothing_of_a_chunk_stays_behind(pool: Embedded) -> None:
+    for future in send(pool.transport, ["echo " + "x" * 20_000] * FEW):
+        future.result(20)
+    with redis.Redis.from_url(pool.url) as client:
+        left = {key for pattern in ("body", "lease", "batch") for key in client.scan_iter(f"hookpool:{pattern}:*")}
+        assert left == set()
+        assert not client.exists(wire.TURNS, wire.QUEUES["batch"])
+
+
+def test_a_worker_that_dies_in_a_chunk_loses_nothing_and_repeats_nothing_that_was_done(
+    fragile: Start, tmp_path: Path
+) -> None:
+    pool = fragile(2)
+    bodies = [f"count {tmp_path / str(number)}" for number in range(FEW)]
+    bodies[FEW // 2] = f"die-once {tmp_path / 'died'}; {bodies[FEW // 2]}"
+    outcomes = [future.result(20) for future in send(pool.transport, bodies)]
+    assert [outcome.status for outcome in outcomes] == [Status.OK] * FEW
+    assert [len(lines(tmp_path / str(number))) for number in range(FEW)] == [1] * FEW
+    assert len(workers_of(pool)) == 1
+
+
+def test_jobs_that_were_taken_and_not_started_are_no_loss_where_none_may_start_twice(
+    fragile: Start, tmp_path: Path
+) -> None:
+    pool = fragile(2)
+    bodies = ["die", *[f"count {tmp_path / str(number)}" for number in range(FEW)]]
+    first, *others = [future.result(20) for future in send(pool.transport, bodies, retry="at_most_once")]
+    assert first.status is Status.LOST
+    assert {outcome.status for outcome in others} == {Status.OK}
+    assert [len(lines(tmp_path / str(number))) for number in range(FEW)] == [1] * FEW
+
+
+def test_a_job_that_takes_workers_down_becomes_a_dead_letter_and_takes_no_neighbour_along(fragile: Start) -> None:
+    starts = 2
+    pool = fragile(starts + 1, max_starts=starts)
+    poison, *others = send(pool.transport, ["die", *["echo"] * FEW])
+    outcome = poison.result(30)
+    assert outcome.status is Status.LOST
+    assert f"started {starts} times" in outcome.detail
+    assert {other.result(20).status for other in others} == {Status.OK}
+    with redis.Redis.from_url(pool.url) as client:
+        (letter,) = letters(client)
+        assert 0 < client.ttl(wire.DEAD) <= 7 * 24 * 3600
+    assert (letter.job_id, letter.why) == (outcome.id, outcome.detail)
+    assert letter.job is not None
+    assert letter.job.body == b"die"
+
+
+def test_tenants_take_turns_however_long_their_lines_are(fragile: Start) -> None:
+    pool = fragile(1)
+    held = pool.transport.submit(batch_job("sleep 0.5"), Closed())
+    time.sleep(0.2)
+    names = dict.fromkeys(send(pool.transport, ["echo"] * 300, tenant="large"), "large")
+    names |= dict.fromkeys(send(pool.transport, ["echo"] * 60, tenant="small"), "small")
+    held.result(5)
+    order = [names[future] for future in as_completed(names, 30)]
+    last_small = len(order) - order[::-1].index("small")
+    assert last_small <= 2 * 60 + 20  # not behind the 300; completion is seen in bunches
+
+
+def test_an_interactive_job_goes_first_between_the_jobs_of_a_chunk(fragile: Start) -> None:
+    pool = fragile(1)
+    batch = send(pool.transport, ["sleep 0.05"] * 60)
+    until(lambda: any(future.done() for future in batch))
+    before = time.monotonic()
+    for _ in range(3):
+        outcome = pool.transport.submit(a_job("echo now"), Closed()).result(5)
+        assert outcome.status is Status.OK
+    took = time.monotonic() - before
+    assert not batch[-1].done()
+    assert took < 1.2  # three times one job of the chunk, on a loaded machine; the chunk takes three seconds
+
+
+def test_a_chunk_of_long_jobs_does_not_wait_for_one_worker(fragile: Start, tmp_path: Path) -> None:
+    """One message for four jobs of 0.9 s: whoever has it hands back what it does not get to."""
+    pool = fragile(2)
+    with redis.Redis.from_url(pool.url) as client:
+        backlog = Backlog(client)
+        jobs = [batch_job(f"sleep 0.9; count {tmp_path / 'ran'}", inbox=wire.inbox_key("x")) for _ in range(6)]
+        backlog.push("", [entry(job.id, wire.Parcel(job.encode())) for job in jobs], {}, limit=99, ttl_s=60)
+        wire.publish(pool.transport._sender._celery, wire.CHUNK_TASK, [6], "batch", "x")
+        started = time.monotonic()
+        until(lambda: len(lines(tmp_path / "ran")) == 6, 10)
+    assert time.monotonic() - started < 5.2  # alone it would take 5.4 s, and with the other's help 3.6
+
+
+def test_a_worker_that_is_told_to_leave_hands_its_chunk_over(fragile: Start, tmp_path: Path) -> None:
+    pool = fragile(2)
+    bodies = [f"sleep 0.1; count {tmp_path / str(number)}" for number in range(FEW)]
+    futures = send(pool.transport, bodies)
+    until(lambda: any(future.done() for future in futures))
+    workers_of(pool)[0].terminate()
+    assert {future.result(20).status for future in futures} == {Status.OK}
+    assert [len(lines(tmp_path / str(number))) for number in range(FEW)] == [1] * FEW
+    until(lambda: "worker-1 ended with 0" in pool._dead)
+
+
+def test_a_job_cancelled_in_the_backlog_never_starts(fragile: Start, tmp_path: Path) -> None:
+    pool = fragile(1)
+    held = pool.transport.submit(batch_job("sleep 0.6"), Closed())
+    time.sleep(0.2)
+    kept, dropped = send(pool.transport, ["echo", f"count {tmp_path / 'ran'}"])
+    assert dropped.cancel()
+    held.result(5)
+    assert kept.result(5).status is Status.OK
+    assert pool.transport.submit(batch_job("echo"), Closed()).result(5).status is Status.OK
+    assert not (tmp_path / "ran").exists()
+
+
+def test_each_lane_is_refused_by_its_own_depth(server: str, empty: redis.Redis) -> None:
+    with CeleryTransport(server, Settings(max_queue_depth=60)) as transport:
+        taken, refused = send(transport, ["echo"] * 50, tenant="a"), send(transport, ["echo"] * 50, tenant="b")
+        assert not any(future.done() for future in taken)
+        for future in refused:
+            error = future.exception(1)
+            assert isinstance(error, PoolOverloaded)
+            assert (error.depth, error.limit, error.setting) == (50, 60, "HOOKPOOL_MAX_QUEUE_DEPTH")
+        with pytest.raises(PoolOverloaded):
+            for _ in range(11):
+                transport.submit(batch_job("echo"), Closed())
+        transport.submit(a_job(), Closed())
+    assert Backlog(empty).depths() == {"a": 50, "": 10}
+
+
+def test_a_flood_leaves_nothing_in_the_server(server: str, empty: redis.Redis) -> None:
+    with CeleryTransport(server, Settings(max_queue_depth=50)) as transport:
+        send(transport, ["echo"] * 50)
+        before = empty.info("memory")["used_memory"]
+        refused = send(transport, ["echo " + "x" * 30_000] * 500)
+        assert all(isinstance(future.exception(5), PoolOverloaded) for future in refused)
+        assert empty.info("memory")["used_memory"] - before < 1_000_000
+
+
+def test_a_taken_job_is_held_for_its_taker_alone(empty: redis.Redis) -> None:
+    backlog, ledger = Backlog(empty), Ledger(empty)
+    times = {"lease_s": 5, "ttl_s": 60, "once": True, "most": 3}
+    backlog.push("t", [entry("one", wire.Parcel(b"1")), entry("two", wire.Parcel(b"2"))], {}, limit=9, ttl_s=60)
+    (one,), (two,) = backlog.take(1, "me", lease_s=5), backlog.take(9, "you", lease_s=5)
+    assert ledger.claim(one.job_id, "you", **times).verdict == "busy"
+    assert ledger.claim(one.job_id, "me", **times)[:2] == ("run", 1)
+    assert backlog.give_back([one], "me") == 0  # it has started
+    assert backlog.give_back([two], "me") == 0  # it is another's
+    assert backlog.give_back([two], "you") == 1
+    assert backlog.take(9, "me", lease_s=5) == [two]
+    assert ledger.look(["two"], [])[0][0].takes == 1
+    assert all(empty.ttl(key) > 0 for key in empty.scan_iter("hookpool:*"))
+
+
+def test_many_that_nobody_waits_for_are_passed_over_a_bounded_number_at_a_time(empty: redis.Redis) -> None:
+    backlog, ledger = Backlog(empty), Ledger(empty)
+    entries = [entry(f"{number}", wire.Parcel(b"")) for number in range(LOOKED_AT + 1)]
+    backlog.push("t", entries, {}, limit=9999, ttl_s=60)
+    for number in range(LOOKED_AT):
+        ledger.abandon(f"{number}", ttl_s=60)
+    assert backlog.take(1, "me", lease_s=5) == []
+    assert [job.job_id for job in backlog.take(1, "me", lease_s=5)] == [f"{LOOKED_AT}"]
+
+
+def test_what_is_no_job_in_a_backlog_is_dropped_and_the_rest_is_run(pool: Embedded) -> None:
+    with redis.Redis.from_url(pool.url) as client:
+        for junk in (b"", b"\xff\xfe", b"id\0\xc1", b"id2\0\x80", b"\0"):
+            client.rpush(wire.backlog_key("junk"), junk)
+        client.lpush(wire.TURNS, "junk", "nobody")
+        celery = pool.transport._sender._celery
+        for count in (5, 0, -1, 10**9, "many", None, True):
+            wire.publish(celery, wire.CHUNK_TASK, [count], "batch", "x")
+        assert {f.result(10).status for f in send(pool.transport, ["echo"] * FEW)} == {Status.OK}
+        until(lambda: not client.exists(wire.backlog_key("junk")))
+
+
+# -- what travels once
+
+
+@pytest.fixture
+def one_worker(server: str, empty: redis.Redis) -> Iterator[Callable[[], None]]:
+    """Starts a worker on the bare server, when told."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        environment = {"PYTHONPATH": str(Path(PRETEND[1]).parents[2]), "HOOKPOOL_LEASE_S": "1"}
+        started.append(subprocess.Popen([*PRETEND, "--pool", server], env=environment, stderr=subprocess.DEVNULL))
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait()
+
+
+def test_what_a_worker_lacks_is_sent_again_whole(
+    server: str, empty: redis.Redis, one_worker: Callable[[], None]
+) -> None:
+    history = tuple(bytes([number]) * 10_000 for number in range(3))
+    with CeleryTransport(server, Settings(lease_s=1)) as transport:
+        jobs = [a_job("echo " + "x" * 20_000, code=b"c" * 5000, history=history, lane=lane) for lane in wire.QUEUES]
+        futures = transport.submit_all([(job, Closed()) for job in jobs])
+        lost = [*empty.scan_iter("hookpool:part:*"), *empty.scan_iter("hookpool:body:*")]
+        assert len(lost) == 4 + 2
+        empty.delete(*lost)
+        one_worker()
+        for job, future in zip(jobs, futures, strict=True):
+            assert future.result(10).reply == job.body
+
+
+def test_code_and_history_that_were_sent_are_not_sent_again(server: str, empty: redis.Redis) -> None:
+    history = tuple(bytes([number]) * 50_000 for number in range(10))
+    sent = []
+    with CeleryTransport(server, Settings()) as transport:
+        for _ in range(3):
+            before = empty.info("stats")["total_net_input_bytes"]
+            transport.submit(a_job("echo", code=b"c" * 50_000, history=history), Closed())
+            sent.append(empty.info("stats")["total_net_input_bytes"] - before)
+    assert sent[0] > 500_000
+    assert max(sent[1:]) < 5_000

@@ -1,0 +1,149 @@
+"""A chunk of the batch lane: jobs one after the other, each with its own sandbox, lease and outcome.
+
+Theory of operation. A message of the batch lane is the right to take a number of jobs; the thread
+that got it takes them (`sandbox.backlog`) and invokes one after the other. Other threads do the same
+with other messages, so a chunk needs no threads of its own. Two things keep it from being in
+anybody's way:
+
+    interactive jobs go first     each outcome that is delivered brings back how many of them wait;
+                                  they are fetched here, between two jobs of the chunk
+    nothing waits behind it long  after `CHUNK_S`, or when the worker leaves, what is left goes back to
+                                  the front of the backlog, with the rights to it
+
+What is held and not started yet is renewed by the worker's pulse.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import redis
+from kombu.exceptions import KombuError
+
+from sandbox import codec, wire
+from sandbox.backlog import HOLD, Backlog, shares
+from sandbox.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sandbox.backlog import Taken
+
+log = logging.getLogger("hookpool.worker")
+
+CHUNK_S = 2.0
+MOST = 1000
+"""Jobs of one chunk, whatever its message says."""
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """What one thread still has to do. The token is that of each of its runs, which are one at a time."""
+
+    token: str
+    rest: deque[Taken]
+
+
+class Chunks:
+    """The chunks of one worker. `invoke` runs a message's job and says how many interactive ones wait;
+    `leaving` says whether to stop. Safe to use from many threads.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        name: str,
+        lease_s: float,
+        invoke: Callable[[Sequence[object], str], int],
+        leaving: Callable[[], bool],
+    ) -> None:
+        self._backlog = Backlog(client)
+        self._name = name
+        self._lease_s = lease_s
+        self._invoke = invoke
+        self._leaving = leaving
+        self._open: dict[str, Chunk] = {}
+        self._lock = threading.Lock()
+
+    def run(self, count: object, app: Any) -> None:  # celery has no types
+        """One message. Raises only what redis-py raises before anything was taken."""
+        if type(count) is not int or not 0 < count <= MOST:
+            log.error("dropped a message of the batch lane that is for %.40r jobs", count)
+            return
+        token = f"{self._name}/{uuid.uuid4().hex}"
+        chunk = Chunk(token, deque(self._backlog.take(count, token, lease_s=self._lease_s)))
+        with self._lock:
+            self._open[token] = chunk
+        until = time.monotonic() + CHUNK_S
+        try:
+            while chunk.rest and time.monotonic() < until and not self._leaving():
+                waiting = self._invoke(_words(chunk.rest.popleft()), token)
+                while waiting and not self._leaving() and (first := app.hookpool_next()) is not None:
+                    self._invoke(first, "")
+        finally:
+            with self._lock:
+                del self._open[token]
+            if chunk.rest:
+                self._give_back(chunk, app)
+
+    def held(self) -> list[tuple[str, str]]:
+        """Token and id of each job that was taken and not started."""
+        with self._lock:
+            return [(chunk.token, job.job_id) for chunk in self._open.values() for job in tuple(chunk.rest)]
+
+    def _give_back(self, chunk: Chunk, app: Any) -> None:
+        """Whoever fails here leaves jobs whose leases end, and that are sent again then."""
+        try:
+            back = self._backlog.give_back(chunk.rest, chunk.token)
+            for share in shares(back, MOST, idle=True):
+                wire.publish(app, wire.CHUNK_TASK, [share], "batch", chunk.token)
+        except (redis.RedisError, KombuError, OSError) as error:
+            log.warning("%d jobs of a chunk could not be handed back: %s", len(chunk.rest), error)
+
+
+class Next:
+    """Takes the oldest interactive message out of Celery's hands. Threads take turns."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._queue: Any = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Sequence[object] | None:
+        """Its arguments; None when there is none, or none that can be read, or the server is away."""
+        try:
+            with self._lock:
+                if self._queue is None:
+                    (queue,) = [q for q in self._app.amqp.queues.values() if q.name == wire.QUEUES["interactive"]]
+                    self._queue = queue.bind(self._app.connection_for_read().default_channel)
+                message = self._queue.get(no_ack=True, accept=["msgpack"])
+            if message is None:
+                return None
+            arguments, *_ = message.payload
+            return arguments if message.headers.get("task") == wire.TASK else ()
+        except (redis.RedisError, KombuError, OSError) as error:
+            log.warning("no look at the interactive lane: %s", error)
+            self._queue = None
+            return None
+        except Exception as error:  # a message of another shape: dropped, as Celery drops it
+            log.error("dropped a message that cannot be read: %s: %.200s", type(error).__name__, error)
+            return ()
+
+
+def hold_token(token: str) -> str:
+    return HOLD + token
+
+
+def _words(job: Taken) -> Sequence[object]:
+    """The arguments in an entry; one that has none is a message that is no job."""
+    try:
+        words = codec.unpack(job.message, wire.FRAME_BYTES)
+    except ProtocolError:
+        return (job.message,)
+    return words if isinstance(words, list) else (job.message,)
