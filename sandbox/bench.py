@@ -105,7 +105,7 @@ def _times(settings: Settings, n: int) -> list[Figure]:
                 _settle(*jails.values())
                 _add(times[name], _timed(lambda jail=jail: _run(jail, job())), kept)  # type: ignore[misc]
     return [
-        _figure(f"time to result, {name}", "ms", times[name], reach, "bare interpreter", bare)
+        figure(f"time to result, {name}", "ms", times[name], reach, "bare interpreter", bare)
         for name, (_, reach) in ways.items()
     ]
 
@@ -131,7 +131,7 @@ def _throughput(settings: Settings, seconds: float = 4.0) -> list[Figure]:
                 bare.append(_rate(_bare))
     finally:
         os.sched_setaffinity(0, cores)
-    return [_figure("throughput, one core", "1/s", rates, Reach(">= 4", 4, at_least=True), "bare interpreters", bare)]
+    return [figure("throughput, one core", "1/s", rates, Reach(">= 4", 4, at_least=True), "bare interpreters", bare)]
 
 
 def _calls(settings: Settings, n: int) -> Figure:
@@ -146,7 +146,7 @@ def _calls(settings: Settings, n: int) -> Figure:
             busy = _timed(lambda: _run(jail, many, Echo()))
             _add(trips, max(busy - idle, 0) / CALLS, turn > 1)
             _add(pings, _ping(), turn > 1)
-    return _figure("host call round trip", "ms", trips, Reach("<= 4", 4), "socketpair ping", pings)
+    return figure("host call round trip", "ms", trips, Reach("<= 4", 4), "socketpair ping", pings)
 
 
 class Echo:
@@ -181,8 +181,8 @@ def _memory(settings: Settings) -> list[Figure]:
         rss = [_kib(zygote, "Rss")] if zygote else []
         shares = [_kib(pid, "Private_Clean") + _kib(pid, "Private_Dirty") for pid in children]
     return [
-        _figure("zygote, resident", "MiB", rss, Reach("<= 35", 35)),
-        _figure("waiting child, private", "MiB", shares, Reach("<= 1.5", 1.5)),
+        figure("zygote, resident", "MiB", rss, Reach("<= 35", 35)),
+        figure("waiting child, private", "MiB", shares, Reach("<= 1.5", 1.5)),
     ]
 
 
@@ -220,9 +220,10 @@ def _add(values: list[float], value: float, kept: bool) -> None:
         values.append(value)
 
 
-def _figure(
+def figure(
     name: str, unit: str, values: Sequence[float], reach: Reach, floor: str = "", floors: Sequence[float] = ()
 ) -> Figure:
+    """The row of some measurements, and of those of its floor."""
     p50, p95 = _at(values, 0.5), _at(values, 0.05 if reach.at_least else 0.95)
     if not floors:
         held = reach.holds(p50, p95)

@@ -19,6 +19,7 @@ writing neither awaits nor fails, so an invocation is applied whole or not at al
     bridge   one hook: the session's turn, the pool, the error policy, the writing
     config   which callbacks run for which agent, from Python, an exported app or a file
     plugin   the framework's own shapes: a BasePlugin, callbacks of one agent
+    bench    what a hook costs
 
 Names are looked up late: they need google-adk.
 """
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.errors import InputError
 
 if TYPE_CHECKING:
+    from dispatcher.adk.bench import figures as figures
     from dispatcher.adk.bridge import Hookpool as Hookpool
     from dispatcher.adk.bridge import Policy as Policy
     from dispatcher.adk.config import app_callbacks as app_callbacks
@@ -41,6 +43,7 @@ _WHERE = {
     "HookpoolPlugin": "plugin",
     "Policy": "bridge",
     "app_callbacks": "config",
+    "figures": "bench",
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605  # the names above

@@ -5,6 +5,7 @@
     fallback: Please try again.
     deadline_s: 10
     limits: {wall_s: 5, memory_mb: 128}
+    events: 50                        # the newest of a session that callbacks see; all where it is left out
     app: ../exported                  # every callback of an exported app, by its agents' names
     agents:
       "*":                            # of all agents, before their own
