@@ -165,7 +165,7 @@ def of_examination(examined: Report) -> RenderableType:
     section("tiers", ((False, f"tier {tier}", why) for tier, why in examined.tiers_missed.items()))
     if examined.redis is not None:
         section("queue", [(examined.redis.startswith("reachable"), "redis", examined.redis)])
-    host = f"python {examined.python} · kernel {examined.kernel} {examined.machine} · cgroup {examined.cgroup}"
+    host = f"python {examined.python} · pydantic {examined.pydantic} · kernel {examined.kernel} {examined.machine} · cgroup {examined.cgroup}"
     verdict = f"tier {examined.tier or 'none'} (at least {examined.min_tier} is needed)"
     if loose := sum(not attack.contained for attack in examined.attacks):
         verdict += f", {loose} attacks got through"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pydantic
+
 from sandbox.attacks import ATTACKS, source
 from sandbox.contract import Job, Limits, Status
 from sandbox.errors import HookpoolError, ProtocolError
@@ -57,6 +59,7 @@ class Report:
     tiers_missed: dict[str, str]  # stronger tiers -> the step that failed
     attacks: tuple[AttackReport, ...]
     python: str
+    pydantic: str
     kernel: str
     machine: str
     cgroup: str  # v1, v2, hybrid, none
@@ -81,6 +84,7 @@ def examine(settings: Settings, pool_url: str | None = None) -> Report:
         tiers_missed=missed,
         attacks=attacks,
         python=platform.python_version(),
+        pydantic=pydantic.VERSION,
         kernel=platform.release(),
         machine=platform.machine(),
         cgroup=_cgroup(),

@@ -19,6 +19,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pydantic
+
 from sandbox import tracing
 from sandbox.errors import HookpoolError, PoolUnavailable, SettingsError
 from sandbox.settings import load
@@ -33,7 +35,21 @@ if TYPE_CHECKING:
 
 USAGE = 2
 CANNOT_ISOLATE = 3
+PROMISED_PYDANTIC = "2.11"  # what callbacks may import; the extra `worker` holds it
 SERVER_S = 30.0  # how long a server may take to answer for the first time
+
+
+log = logging.getLogger("hookpool.worker")
+
+
+def unpromised(version: str) -> str:
+    """What a worker says of a pydantic of this version; '' for the promised one."""
+    if version.startswith(f"{PROMISED_PYDANTIC}."):
+        return ""
+    return (
+        f"callbacks are promised pydantic {PROMISED_PYDANTIC} and find {version} here;"
+        " pip install 'hookpool[worker]' holds it"
+    )
 
 
 def jail_of(settings: Settings) -> Sandboxes:
@@ -112,6 +128,8 @@ def _work(url: str, settings: Settings, name: str, make_jail: Callable[[Settings
         life.jail = make_jail(settings)
         ending.callback(life.jail.close)
         health.launch(life.jail)
+        if broken := unpromised(pydantic.VERSION):
+            log.warning("%s", broken)
         imports.join()
         return _serve(url, settings, name, life, tally)
 

@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pydantic
 import pytest
 
 from dispatcher.embedded import server_binary
@@ -13,7 +14,7 @@ from sandbox.contract import Outcome, Status
 from sandbox.errors import TierTooLow
 from sandbox.settings import Settings
 from tests.queue.pretend import Pretend
-from worker.__main__ import main
+from worker.__main__ import main, unpromised
 
 
 def too_weak(settings: Settings) -> Pretend:
@@ -62,3 +63,9 @@ def test_an_unknown_setting_is_named(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setenv("HOOKPOOL_CONCURENCY", "3")
     assert main(["--pool", "unix:///nowhere"], Pretend) == 2
     assert "HOOKPOOL_CONCURENCY" in capsys.readouterr().err
+
+
+def test_a_checkout_has_the_pydantic_that_callbacks_are_promised_and_a_worker_says_when_it_has_another() -> None:
+    assert unpromised(pydantic.VERSION) == ""
+    assert "2.14.4" in unpromised("2.14.4")
+    assert "hookpool[worker]" in unpromised("2.110.1")
