@@ -196,6 +196,7 @@ def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
         tiers_missed={"A": "unshare: EPERM"},
         attacks=(AttackReport("forks", contained=True, detail="PermissionError"),),
         python="3.12.1",
+        pydantic="2.11.10",
         kernel="6.18",
         machine="x86_64",
         cgroup="v2",
