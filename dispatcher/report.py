@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from dispatcher.queues import Queues
     from dispatcher.results import Record
     from dispatcher.tally import Tally
     from dispatcher.verdict import StateDelta, Verdict
@@ -272,3 +273,26 @@ def summary(counted: Tally, planned: int, seconds: float, where: str) -> list[st
         lines.append(f"{more:,} more failures are not shown; --json has them all")
     total = f"{counted.total:,} {what}{'s'[: counted.total != 1]}"
     return [*lines, f"{total}: {counts} in {seconds:.1f} s {where}{tier}"]
+
+
+# -- a queue ---------------------------------------------------------------------------------------
+
+
+def of_queues(found: Queues) -> RenderableType:
+    """What waits, what runs, what is dead."""
+    waiting = sum(line.waiting for line in found.lines)
+    running = sum(held.runs for held in found.held)
+    headline = Text(f"{waiting} waiting, {running} running, {len(found.dead)} dead; {found.workers} worker(s) ready")
+    lines = Table("lane", "tenant", "waiting", "oldest", box=None, pad_edge=False)
+    for line in found.lines:
+        oldest = "" if line.oldest_s is None else milliseconds(line.oldest_s * 1000)
+        lines.add_row(line.lane, visible(line.tenant), str(line.waiting), oldest)
+    held = Table("job", "worker", "", "lease", box=None, pad_edge=False)
+    for one in sorted(found.held, key=lambda one: (not one.runs, one.worker)):
+        state = "runs" if one.runs else "in its chunk"
+        held.add_row(visible(one.job_id), visible(one.worker), state, milliseconds(one.lease_s * 1000))
+    dead = Table("dead letter", "lane", "tenant", "why", box=None, pad_edge=False)
+    for letter in found.dead:
+        lane, tenant = (letter.job.lane, letter.job.tenant) if letter.job else ("?", "?")
+        dead.add_row(visible(letter.job_id), lane, visible(tenant), visible(letter.why))
+    return Group(headline, *(Padding(table, (0, 0, 0, 1)) for table in (lines, held, dead) if table.row_count))

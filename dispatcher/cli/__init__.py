@@ -1,4 +1,4 @@
-"""The command line: `hookpool run | eval | doctor | worker | bench`.
+"""The command line: `hookpool run | eval | doctor | worker | queue | bench`.
 
 Each command is a module of its own and is imported when it is asked for: `hookpool --help` imports
 click and nothing of ours that is heavy. `main` is the one place where an exception becomes an exit
@@ -32,7 +32,8 @@ COMMANDS = {
     "eval": "Run the cases of an app over the pool.",
     "doctor": "Attempt every layer of the sandbox on this host.",
     "worker": "Start a worker that takes jobs from a queue.",
-    "bench": "Measure what a sandbox costs on this host.",
+    "queue": "Show a pool's queue and dead letters; try those again.",
+    "bench": "Measure what a sandbox costs on this host, or a hook of an agent.",
 }
 
 
