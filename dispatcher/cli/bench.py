@@ -34,7 +34,7 @@ def _adk(settings: Settings, count: int) -> list[Figure]:
 _WHAT: Mapping[str, Callable[[Settings, int], list[Figure]]] = {"sandbox": _sandbox, "adk": _adk}
 
 
-@click.command("bench", short_help="Measure what a sandbox costs on this host, or a hook of an agent.")
+@click.command("bench", short_help="Measure what a sandbox, or a hook of an agent, costs on this host.")
 @click.argument("what", type=click.Choice(list(_WHAT)))
 @click.option("--count", type=click.IntRange(20, 10_000), default=200, help="Measurements per row; default 200.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
