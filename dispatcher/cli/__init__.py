@@ -33,7 +33,7 @@ COMMANDS = {
     "doctor": "Attempt every layer of the sandbox on this host.",
     "worker": "Start a worker that takes jobs from a queue.",
     "queue": "Show a pool's queue and dead letters; try those again.",
-    "bench": "Measure what a sandbox costs on this host, or a hook of an agent.",
+    "bench": "Measure what a sandbox, or a hook of an agent, costs on this host.",
 }
 
 
