@@ -105,7 +105,7 @@ def evaluate(
             refused += [ended[future] for future in full]
             for future in done - full.keys():
                 result = ended[future].finish(future.result())
-                if collects(result.case) and result.verdict.ok:
+                if collects(result.case) and result.verdict.ok and result.skipped is None:
                     there = list(collected(result.case, result.verdict))
                     tests.extend(chain.from_iterable(map(runs, there)))
                     if there:

@@ -261,7 +261,8 @@ def _locate(path: Path) -> tuple[Tree, list[str]]:
         tree = open_tree(path)
         names = [PurePosixPath(name) for name in sorted(tree.names)]
         files = [name for name in names if _is_case_file(name)]
-        return tree, [str(name) for name in files]
+        tests = [name for name in names if name.name == TEST_FILE and str(name.with_name(TESTED)) in tree.names]
+        return tree, [str(name) for name in (*files, *tests)]
     if not path.exists():
         raise InputError(str(path), "no such file")
     file = path.absolute()
@@ -344,6 +345,8 @@ class _Reader:
     # -- the kinds of case ---------------------------------------------------------------------
 
     def of_hook(self, spec: _Spec, path: inputs.Path) -> _Target:
+        if spec.hook == TEST_HOOK and not (spec.arguments or {}).get("input", {}).get("test"):
+            raise self.document.error(f"a case of {TEST_HOOK} says which: arguments {{input: {{test: NAME}}}}", *path)
         if spec.hook not in HOOKS:
             raise self.document.error(f"hook {spec.hook!r} is none of {', '.join(HOOKS)}", *path, "hook")
         if spec.code:
@@ -376,6 +379,8 @@ class _Reader:
             raise self.document.error(f"case {spec.name!r} has both `code` and `callbacks`", *path, "code")
         texts = [spec.code] if isinstance(spec.code, str) else spec.code
         names = ["code.py", *(f"code_{number}.py" for number in range(2, len(texts) + 1))]
+        if spec.hook == TEST_HOOK:
+            names = [*(TESTED, *names)[: len(texts) - 1], TEST_FILE]
         return tuple(code.decode(name, text.encode()) for name, text in zip(names, texts, strict=True))
 
     def _agent(self, spec: _Spec, path: inputs.Path) -> Agent:

@@ -69,6 +69,7 @@ class Hook:
     any_function: bool = False
     in_tool: bool = False  # the context is a ToolContext
     by_keyword: bool = False  # the one argument is a dict of keyword arguments
+    by_pytest: bool = False  # the last source is a file of tests of the others, which pytest runs
     dialects: frozenset[Dialect] = EVERYWHERE
 
     def positional(self, dialect: Dialect) -> tuple[Parameter, ...]:
@@ -205,6 +206,15 @@ _ROWS = (
         any_function=True,
         in_tool=True,
         by_keyword=True,
+    ),
+    Hook(
+        "python_test",
+        (),
+        (Parameter("input", "object", optional=True),),
+        returns="JSON",
+        replaces="test_result",
+        family="always",
+        by_pytest=True,
     ),
     Hook(
         "tool_fake",

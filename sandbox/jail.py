@@ -6,6 +6,8 @@ Outcome. The child is used once and killed, whatever happened.
 
 from __future__ import annotations
 
+import collections
+import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,13 +15,15 @@ from typing import TYPE_CHECKING, Self
 
 from sandbox.pool import Pool, Stock, strongest
 from sandbox.supervision import Run
-from sandbox.zygote import HEAVY, Zygote
+from sandbox.zygote import FLAVOUR_WITH, HEAVY, Zygote
 
 if TYPE_CHECKING:
     from sandbox.contract import Job, Outcome
     from sandbox.host import Host
     from sandbox.settings import Settings
+    from sandbox.zygote import Flavour
 
+MOVED = 512  # codes remembered that turned out to want another flavour
 TRIES = 3  # children for one job, as long as none has begun it
 HOST_CALLS = 32  # tool and HTTP calls in flight, over all jobs of this process
 _MENTIONS = tuple(name.rpartition(".")[2].encode() for name in HEAVY["full"])  # a false alarm costs nothing but memory
@@ -32,7 +36,8 @@ class Jail:
         """Start the pool. Raises TierTooLow where this host cannot isolate well enough."""
         self._settings = settings
         self._pool = Pool(strongest(settings), settings)
-        self._full: Pool | None = None  # started at the first job that wants it
+        self._others: dict[Flavour, Pool] = {}  # each started at the first job that wants it
+        self._moved: collections.OrderedDict[bytes, Flavour] = collections.OrderedDict()  # by hash of code
         self._starting = threading.Lock()
         self._threads = ThreadPoolExecutor(HOST_CALLS, thread_name_prefix="hookpool-host")
 
@@ -66,9 +71,8 @@ class Jail:
         return self._pool.waiting_pids()
 
     def stock(self) -> Stock:
-        """What waits, and what was done so far, over both flavours."""
-        full = self._full
-        return self._pool.stock() if full is None else self._pool.stock() + full.stock()
+        """What waits, and what was done so far, over all flavours."""
+        return sum((pool.stock() for pool in list(self._others.values())), self._pool.stock())
 
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
         """Run `job`; never raises for what its code does. Raises ZygoteLost when no sandbox can be had.
@@ -78,10 +82,14 @@ class Jail:
         Limits above the settings' ceiling are cut to it.
         """
         job = replace(job, limits=job.limits.clamp(self._settings.ceiling))
-        full = any(name in job.code for name in _MENTIONS)
-        run = self._run(job, host, cancelled, self._full_pool() if full else self._pool)
+        key = hashlib.sha256(job.code).digest()
+        mentioned: Flavour = "full" if any(name in job.code for name in _MENTIONS) else "plain"
+        run = self._run(job, host, cancelled, self._pool_of(self._moved.get(key, mentioned)))
         if run.facts.wants and not run.calls_made:
-            run = self._run(job, host, cancelled, self._full_pool())
+            self._moved[key] = FLAVOUR_WITH[run.facts.wants]
+            run = self._run(job, host, cancelled, self._pool_of(self._moved[key]))
+            while len(self._moved) > MOVED:
+                self._moved.popitem(last=False)
         return run.outcome()
 
     def _run(self, job: Job, host: Host, cancelled: threading.Event | None, pool: Pool) -> Run:
@@ -97,18 +105,20 @@ class Jail:
                 break
         return run
 
-    def _full_pool(self) -> Pool:
+    def _pool_of(self, flavour: Flavour) -> Pool:
+        if flavour == "plain":
+            return self._pool
         with self._starting:
-            if self._full is None:
-                self._full = Pool(Zygote(self._pool.zygote.tier, "full"), self._settings)
-            return self._full
+            if flavour not in self._others:
+                self._others[flavour] = Pool(Zygote(self._pool.zygote.tier, flavour), self._settings)
+            return self._others[flavour]
 
     def close(self) -> None:
         """End every child; calls of a host that are still running are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
-        if self._full is not None:
-            self._full.close()
+        for pool in self._others.values():
+            pool.close()
 
     def __enter__(self) -> Self:
         return self

@@ -28,7 +28,7 @@ from sandbox.errors import FrameTooLarge, ProtocolError
 from sandbox.facts import Facts, conclude
 from sandbox.kernel.seccomp import notified
 from sandbox.kernel.syscalls import name_of
-from sandbox.zygote import HEAVY, measure
+from sandbox.zygote import FLAVOUR_WITH, measure
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,6 @@ NAME_CHARS = 1024  # of a call; a tool's display name has fewer
 MIB = 1024 * 1024
 _FRAME_SLACK = 64 * 1024  # a frame's head beside its payload; output pieces are below it
 STREAMS = (("stdout", b"O"), ("stderr", b"E"))
-_WANTED = frozenset(name.partition(".")[0].encode() for name in HEAVY["full"])  # as `guest.child` asks for them
 
 
 @dataclass(slots=True)
@@ -212,7 +211,8 @@ class Run:
         elif tag == b"B":
             self.facts.begun = True
         elif tag == b"N":
-            if payload not in _WANTED or self._child.zygote.flavour != "plain":
+            flavour = FLAVOUR_WITH.get(payload.decode("ascii", "replace"))
+            if flavour is None or flavour in {"plain", self._child.zygote.flavour}:
                 raise ProtocolError("a wish for a package that no other sandbox has")
             self.facts.wants = payload.decode()
             self._done = True

@@ -39,10 +39,15 @@ if TYPE_CHECKING:
 START_S = 20.0
 """How long a zygote may take to be ready: seconds on a busy machine, the first compile included."""
 
-type Flavour = Literal["plain", "full"]
+type Flavour = Literal["plain", "full", "tests"]
 
-HEAVY: dict[Flavour, tuple[str, ...]] = {"plain": (), "full": ("numpy", "google.protobuf")}
-"""What a zygote of a flavour has beside the common imports. These cost it 20 MiB and a second at start."""
+_FULL = ("numpy", "google.protobuf")
+_TESTING = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+HEAVY: dict[Flavour, tuple[str, ...]] = {"plain": (), "full": _FULL, "tests": (*_FULL, *_TESTING)}
+"""What a zygote of a flavour has beside the common imports. The first two cost it 20 MiB and a second at start."""
+
+FLAVOUR_WITH: dict[str, Flavour] = {"numpy": "full", "google": "full", "pytest": "tests"}
+"""The least flavour that has a package, by the name it is asked for."""
 
 PACKAGES = ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
 """What code of every flavour may import beside the standard library, as far as it is installed (seed: runtime reference)."""
@@ -191,7 +196,7 @@ class Zygote:
             "packages": str(Path(msgpack.__file__).parent.parent),
             "readable": readable_paths(flavour),
             "heavy": [name for name in HEAVY[flavour] if installed(name)],
-            "elsewhere": [] if flavour == "full" else [name for name in HEAVY["full"] if installed(name)],
+            "elsewhere": [name for name in elsewhere(flavour) if installed(name)],
         }
         with theirs:
             self._process = subprocess.Popen(  # our own interpreter and file
@@ -300,6 +305,11 @@ class Zygote:
             orphans = list(self._children.values())
         for child in orphans:
             child.ended(None)
+
+
+def elsewhere(flavour: Flavour) -> list[str]:
+    """The packages that are to be had in another flavour only."""
+    return [name for name in (*_FULL, "pytest") if name not in HEAVY[flavour]]
 
 
 def installed(name: str) -> str:

@@ -51,16 +51,30 @@ class WrongPayload(Fault):
     """A custom payload that is not JSON."""
 
 
+class TestFailed(Exception):
+    """A pytest test did not pass; `info` says how."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        self.info = info
+        super().__init__(info.message)
+
+
+class NoTests(Fault):
+    """There is no pytest where this was to run."""
+
+
 class MissingParameter(Fault):
     """A Python tool was called without an argument it needs."""
 
 
-for _cls in (HookNotFound, WrongSignature, WrongReturn, WrongPayload, MissingParameter):
+for _cls in (HookNotFound, WrongSignature, WrongReturn, WrongPayload, MissingParameter, NoTests):
     _cls.__module__ = "builtins"  # shown by their bare names, as tracebacks show Python's own
 
 
 def blame(error: BaseException, files: Collection[str], file: str | None = None) -> ErrorInfo:
     """What `error` says about the user's code, whose files are `files`; `file` was running."""
+    if isinstance(error, TestFailed):
+        return error.info
     kind = "MemoryError" if isinstance(error, MemoryError) else _type_name(error)
     message = _message(error)
     if isinstance(error, Fault):
@@ -69,7 +83,7 @@ def blame(error: BaseException, files: Collection[str], file: str | None = None)
         shown = f"Traceback (most recent call last):\n{frame}{kind}: {message}\n"
         return ErrorInfo(type=kind, message=message, traceback=shown, file=at, line=error.line)
     try:
-        shown = _cap(_traceback(error, files), TRACEBACK_CHARS)
+        shown = cap(_traceback(error, files), TRACEBACK_CHARS)
         where = _where(error, files)
     except KeyboardInterrupt:
         raise
@@ -81,21 +95,22 @@ def blame(error: BaseException, files: Collection[str], file: str | None = None)
 
 def _type_name(error: BaseException) -> str:
     name = type.__dict__["__name__"].__get__(type(error))
-    return _cap(name, NAME_CHARS) if type(name) is str else "Exception"
+    return cap(name, NAME_CHARS) if type(name) is str else "Exception"
 
 
 def _message(error: BaseException) -> str:
     try:
         if isinstance(error, SyntaxError) and type(error).__str__ is SyntaxError.__str__ and error.filename:
-            return _cap(str(error.msg), MESSAGE_CHARS)  # file and line stand beside it
-        return _cap(str.__str__(str(error)), MESSAGE_CHARS)
+            return cap(str(error.msg), MESSAGE_CHARS)  # file and line stand beside it
+        return cap(str.__str__(str(error)), MESSAGE_CHARS)
     except KeyboardInterrupt:
         raise
     except BaseException as again:  # its __str__ is code too
         return f"<its text cannot be made: {_type_name(again)}>"
 
 
-def _cap(text: str, most: int) -> str:
+def cap(text: str, most: int) -> str:
+    """`text`, cut at `most` characters, as text that can be encoded."""
     left_out = len(text) - most
     shown = text if left_out <= 0 else f"{text[:most]}... ({left_out} more characters)"
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()

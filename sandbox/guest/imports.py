@@ -46,7 +46,7 @@ class Door:
     """
 
     def __init__(self, finders: Sequence[Any], also: Collection[str] = ()) -> None:
-        self._finders = tuple(finders)
+        self.finders = tuple(finders)
         self._also = frozenset(also)
 
     def find_spec(
@@ -54,11 +54,11 @@ class Door:
     ) -> ModuleSpec | None:
         if not may_import(name, self._also):
             return None
-        found = (finder.find_spec(name, path, target) for finder in self._finders)
+        found = (finder.find_spec(name, path, target) for finder in self.finders)
         return next((spec for spec in found if spec is not None), None)
 
     def invalidate_caches(self) -> None:
-        for finder in self._finders:
+        for finder in self.finders:
             if hasattr(finder, "invalidate_caches"):
                 finder.invalidate_caches()
 
@@ -71,6 +71,11 @@ def close_doors(also: Collection[str] = ()) -> None:
     sys.modules["__main__"] = ModuleType("__main__")
     sys.modules["builtins"] = BUILTINS
     sys.meta_path[:] = [Door(sys.meta_path, also)]
+
+
+def wider(finders: Sequence[Any], also: Collection[str]) -> list[Any]:
+    """The finders, with doors that let `also` in too."""
+    return [Door(one.finders, also) if isinstance(one, Door) else one for one in finders]
 
 
 @contextlib.contextmanager

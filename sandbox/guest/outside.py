@@ -34,6 +34,9 @@ class Caller(Protocol):
 
     def call(self, kind: CallKind, name: str, arguments: dict[str, Any]) -> Return: ...
 
+    def want(self, package: str) -> None:
+        """Go on in a sandbox that has `package`; comes back where there is none."""
+
 
 class Outside:
     """One invocation's way out: the tools it may name, and how answers are shown."""

@@ -76,7 +76,13 @@ def preload(code: str, packages: str, heavy: list[str]) -> None:
         importlib.import_module(name)
         for extra in _SUBMODULES.get(name, ()):
             importlib.import_module(f"{name}.{extra}")
-    from sandbox.guest import forks  # noqa: F401  # and with it all of ours that children need
+    from sandbox.guest import chain, forks  # noqa: F401  # and with it all of ours that children need
+
+    if "pytest" in heavy:
+        from sandbox.guest import tests
+
+        tests.prepare()
+        chain.TESTS.append(tests.run)
 
     sys.path.remove(code)
 

@@ -49,6 +49,9 @@ class Nobody:
     def call(self, kind: CallKind, name: str, arguments: dict[str, Any]) -> Return:
         raise AssertionError(kind, name, arguments)
 
+    def want(self, package: str) -> None:
+        raise AssertionError(package)
+
 
 def share() -> None:
     """All of it, once, as the last thing before the first fork."""

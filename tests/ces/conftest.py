@@ -43,6 +43,9 @@ class FakeCaller:
     calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def want(self, package: str) -> None:
+        """There is no other sandbox here."""
+
     def call(self, kind: str, name: str, arguments: dict[str, Any]) -> Return:
         with self.lock:
             self.calls.append((kind, name, arguments))
