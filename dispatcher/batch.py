@@ -15,12 +15,13 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.cases import collected, collects
 from dispatcher.dispatcher import Dispatcher, Prepared, Profile
 from dispatcher.expect import ABSENT, Mismatch, compare
 from dispatcher.store import MemoryStore
+from dispatcher.talks import Talks
 from sandbox.errors import PoolOverloaded
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class Checked:
 
 
 def check(case: Case, verdict: Verdict) -> Checked:
-    """Hold a verdict against what its case expects."""
-    actual = verdict.model_dump(mode="json", include=set(case.expect))
+    """Hold a verdict against what its case expects: of a conversation, what its turns came to."""
+    actual = verdict.returned if case.script else verdict.model_dump(mode="json", include=set(case.expect))
     return Checked(case, verdict, tuple(compare(dict(case.expect), actual)))
 
 
@@ -85,16 +86,17 @@ def evaluate(
     """
     waiting = chain.from_iterable((case,) if collects(case) else runs(case) for case in cases)
     tests: deque[Case] = deque()
-    out: dict[Future[Outcome], _Running] = {}
-    refused: list[_Running] = []
+    out: dict[Future[Any], _Running | _Talking] = {}
+    refused: list[_Running | _Talking] = []
+    talks = Talks(transport, in_flight, tenant)
     try:
         while True:
             if in_flight - len(out) >= max(1, in_flight // REFILLS):
                 wanted = in_flight - len(out) - len(refused)
                 fresh = [tests.popleft() for _ in range(min(wanted, len(tests)))]
                 fresh += islice(waiting, max(0, wanted - len(fresh)))
-                out |= _sent(refused + [_Running.of(case, transport, tenant) for case in fresh], transport)
-                refused = []
+                again, refused = refused, []
+                out |= _sent([*again, *(_started(case, transport, tenant) for case in fresh)], transport, talks)
             if not out:
                 return
             done, _ = wait(out, return_when=FIRST_COMPLETED)
@@ -115,11 +117,20 @@ def evaluate(
     finally:
         for future in out:
             future.cancel()
+        talks.close()
 
 
-def _sent(some: list[_Running], transport: Transport) -> dict[Future[Outcome], _Running]:
-    futures = transport.submit_all([(running.prepared.job, running.host) for running in some])
-    return dict(zip(futures, some, strict=True))
+def _started(case: Case, transport: Transport, tenant: str) -> _Running | _Talking:
+    return _Talking(case) if case.script else _Running.of(case, transport, tenant)
+
+
+def _sent(
+    some: list[_Running | _Talking], transport: Transport, talks: Talks
+) -> dict[Future[Any], _Running | _Talking]:
+    jobs = [one for one in some if isinstance(one, _Running)]
+    futures = transport.submit_all([(running.prepared.job, running.host) for running in jobs])
+    said = {talks.submit(one.case): one for one in some if isinstance(one, _Talking)}
+    return {**dict(zip(futures, jobs, strict=True)), **said}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +150,13 @@ class _Running:
 
     def finish(self, outcome: Outcome) -> Checked:
         return check(self.case, self.dispatcher.settle(self.prepared, outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class _Talking:
+    """A conversation, all of its turns. One that a full lane refused begins anew."""
+
+    case: Case
+
+    def finish(self, verdict: Verdict) -> Checked:
+        return check(self.case, verdict)

@@ -8,8 +8,8 @@ Who runs the tool: `transfer_to_agent` and `end_session` are the conversation's 
 the host of the conversation names, which may stand in for a tool of the app; then the app's Python
 tools and fakes, each in a sandbox. Nobody else's tool can be run here: the model is told so.
 
-What a response looks like: a Python tool's is `{"result": value}`, as the documents say; any other
-tool's is the JSON object it gave, or `{"result": value}` around what is no object. A tool that failed
+What a response looks like: a Python tool's is `{"result": value}`, as the documents say, and so is
+that of whoever stands in for one; any other tool's is the JSON object it gave, or `{"result": value}` around what is no object. A tool that failed
 is an object with `error`; what follows from that is a column of the dialect's table.
 """
 
@@ -125,10 +125,10 @@ async def _perform(line: Line, one: Offer, call_id: str, arguments: Plain) -> To
     line.set_variables(store.read(line.session.session_id).session.variables)
     for _, verdict in tools.verdicts:
         line.note(verdict)
-    return _told(answer, tools)
+    return _told(one, answer, tools)
 
 
-def _told(answer: Return, tools: AppTools) -> Told:
+def _told(one: Offer, answer: Return, tools: AppTools) -> Told:
     """An answer in the shape a model reads."""
     _, verdict = tools.verdicts[-1] if tools.verdicts else ("", None)  # the tool's own ends after those it called
     invocation_id = verdict.invocation_id if verdict else ""
@@ -137,7 +137,8 @@ def _told(answer: Return, tools: AppTools) -> Told:
     except ValueError:
         told = None
     if 200 <= answer.status_code < 400 and isinstance(told, dict) and "result" in told:
-        by_code = verdict is not None and verdict.hook == "python_tool"
+        faked = verdict is not None and verdict.hook == "tool_fake"
+        by_code = one.tool is not None and one.tool.source is not None and not faked
         result = told["result"]
         return Told(told if by_code or not isinstance(result, dict) else result, invocation_id=invocation_id)
     error = told if isinstance(told, dict) and told else {"error": answer.reason or "the tool failed"}

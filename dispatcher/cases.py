@@ -2,8 +2,8 @@
 
 A case file is a list of cases (or `{cases: [...]}`), in YAML or JSON, or one case a line, in JSONL. A
 case says one of `hook` (the callbacks of an agent's hook, all enabled ones in order unless
-`callbacks` names some, or `code` has them in the case itself) or `tool` (a Python tool); KINDS is the
-place where another kind, a conversation, is added.
+`callbacks` names some, or `code` has them in the case itself), `tool` (a Python tool) or `turns` (a
+conversation with a scripted model, see `scripts`).
 
     - name: a free bag is counted once
       agent: Booking Desk
@@ -37,18 +37,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from dispatcher import apps, code, documents, inputs
+from dispatcher import apps, code, documents, inputs, scripts
 from dispatcher.canned import Answer, Canned
 from dispatcher.documents import Document
 from dispatcher.entries import SUFFIXES, entries
-from dispatcher.expect import pattern_of
+from dispatcher.expect import check_patterns
+from dispatcher.scripts import Script
 from dispatcher.session import Session
 from dispatcher.tree import Tree, open_tree
 from dispatcher.verdict import Verdict
@@ -86,6 +86,7 @@ class Case:
     fidelity: Fidelity = "documented"
     limits: Limits = field(default_factory=Limits)
     tools: Mapping[str, list[Answer]] = field(default_factory=dict)
+    script: Script | None = None  # of a conversation
     file: str = ""  # as people can open it
     line: int | None = None
     run: int = 1  # which of several runs of the same case
@@ -114,6 +115,7 @@ class Case:
             asdict(self.limits),
             {name: [answer.model_dump(exclude_unset=True) for answer in given] for name, given in self.tools.items()},
             dict(self.expect),
+            *(self.script.digest() if self.script else ()),
         )
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -171,7 +173,9 @@ class _Spec(BaseModel):
     fidelity: Fidelity = "documented"
     limits: dict[str, float] = {}
     tools: dict[str, Answer | list[Answer]] = {}
-    expect: dict[str, Any]
+    turns: list[Any] | None = None
+    on_error: scripts.OnError | None = None
+    expect: dict[str, Any] | None = None
 
 
 def load(path: Path) -> Suite:
@@ -319,12 +323,13 @@ class _Reader:
 
     def _case(self, value: Any, path: inputs.Path) -> Case:  # plain data
         spec = inputs.validate(_Spec, value, self.document, path, "case")
-        kinds = [kind for kind in KINDS if getattr(spec, kind)]
+        kinds = [kind for kind in KINDS if getattr(spec, kind) or kind in spec.model_fields_set]
         if spec.entry and not (spec.code and spec.hook == "python_tool"):
             raise self.document.error("`entry` names the function of a python_tool with `code`", *path, "entry")
         if len(kinds) != 1:
             raise self.document.error(f"case {spec.name!r} needs one of: {', '.join(KINDS)}", *path)
         hook, agent, sources, entry = KINDS[kinds[0]](self, spec, path)
+        script, expect = self._expectation(spec, path)
         return Case(
             name=spec.name,
             agent=agent,
@@ -339,7 +344,8 @@ class _Reader:
             fidelity=spec.fidelity,
             limits=self._limits(spec, path),
             tools={name: given if isinstance(given, list) else [given] for name, given in spec.tools.items()},
-            expect=self._expect(spec, path),
+            script=script,
+            expect=expect,
         )
 
     # -- the kinds of case ---------------------------------------------------------------------
@@ -372,6 +378,13 @@ class _Reader:
                 f"tool {tool.name!r} has no Python code, only the platform runs it", *path, "tool"
             )
         return "python_tool", self._agent(spec, path).name if spec.agent else "", (tool.source,), tool.entry
+
+    def of_turns(self, spec: _Spec, path: inputs.Path) -> _Target:
+        for name in ("callbacks", "code", "arguments", "expect"):
+            if name in spec.model_fields_set:
+                why = f"a conversation has no `{name}`" + ("; each of its turns has" if name == "expect" else "")
+                raise self.document.error(why, *path, name)
+        return scripts.HOOK, self._agent(spec, path).name if spec.agent else "", (), ""
 
     def _here(self, spec: _Spec, path: inputs.Path) -> tuple[Source, ...]:
         """The code a case brings along, as files `code.py`, `code_2.py`, ..."""
@@ -408,6 +421,8 @@ class _Reader:
     # -- the parts of a case -------------------------------------------------------------------
 
     def _arguments(self, spec: _Spec, hook: str, path: inputs.Path) -> Mapping[str, Any]:
+        if spec.turns is not None:
+            return {}
         if spec.tool:  # a tool's arguments are the tool's own
             return parse(HOOKS[hook], {"input": spec.arguments or {}}, spec.dialect)
         return inputs.arguments(self.document, hook, spec.dialect, (*path, "arguments"))
@@ -418,41 +433,35 @@ class _Reader:
         except SettingsError as problem:
             raise self.document.error(str(problem), *path, "limits") from problem
 
-    def _expect(self, spec: _Spec, path: inputs.Path) -> Mapping[str, Any]:
-        for key in spec.expect:
+    def _expectation(self, spec: _Spec, path: inputs.Path) -> tuple[Script | None, Mapping[str, Any]]:
+        """The script of a conversation with what is expected of it; of any other case, what is expected."""
+        if spec.turns is not None:
+            turns, expected = scripts.read(self.document, path, spec.turns)
+            return Script(self.app, tuple(turns), spec.on_error or "fallback"), {"turns": expected}
+        if spec.on_error is not None:
+            raise self.document.error("`on_error` is of a conversation", *path, "on_error")
+        if spec.expect is None:
+            raise self.document.error("case needs 'expect'", *path)
+        return None, self._expect(spec.expect, path)
+
+    def _expect(self, expect: Mapping[str, Any], path: inputs.Path) -> Mapping[str, Any]:
+        for key in expect:
             if key not in EXPECTABLE:
                 why = f"unknown key {key!r} in expect; there are: {', '.join(EXPECTABLE)}"
                 raise self.document.error(why, *path, "expect", key)
-        if (status := spec.expect.get("status")) is not None and status not in set(Status):
+        if (status := expect.get("status")) is not None and status not in set(Status):
             raise self.document.error(f"status {status!r} is none of {', '.join(Status)}", *path, "expect", "status")
-        self._check_patterns(spec.expect, (*path, "expect"))
-        implied = Status.CALLBACK_ERROR if spec.expect.get("error") else Status.OK
-        return {"status": implied.value, **spec.expect}
-
-    def _check_patterns(self, value: Any, path: inputs.Path) -> None:
-        if (pattern := pattern_of(value)) is not None:
-            try:
-                re.compile(pattern)
-            except re.error as problem:
-                raise self.document.error(
-                    f"matches: {pattern!r} is no regular expression: {problem}", *path
-                ) from problem
-        elif isinstance(value, dict) and _slipped(value):
-            raise self.document.error("matches: quote the text, it has a comma", *path)
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        for step, item in items:
-            self._check_patterns(item, (*path, step))
-
-
-def _slipped(value: dict[str, Any]) -> bool:
-    """`{matches: a, b}`: in YAML that is `{matches: a, b: null}`, and never what was meant."""
-    return isinstance(value.get("matches"), str) and all(
-        item is None for key, item in value.items() if key != "matches"
-    )
+        check_patterns(self.document, expect, (*path, "expect"))
+        implied = Status.CALLBACK_ERROR if expect.get("error") else Status.OK
+        return {"status": implied.value, **expect}
 
 
 type _Target = tuple[str, str, tuple[Source, ...], str]
 """What a kind of case resolves to: hook, agent's name, sources, entry."""
 
-KINDS: dict[str, Callable[[_Reader, _Spec, inputs.Path], _Target]] = {"hook": _Reader.of_hook, "tool": _Reader.of_tool}
+KINDS: dict[str, Callable[[_Reader, _Spec, inputs.Path], _Target]] = {
+    "hook": _Reader.of_hook,
+    "tool": _Reader.of_tool,
+    "turns": _Reader.of_turns,
+}
 """The key that makes a case what it is, and how that is resolved."""

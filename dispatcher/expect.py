@@ -22,6 +22,8 @@ from dispatcher.documents import spell
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dispatcher.documents import Document
+
 
 class _Absent:
     def __repr__(self) -> str:
@@ -84,6 +86,27 @@ def pattern_of(expected: object) -> str | None:
     if isinstance(expected, dict) and expected.keys() == {"matches"} and isinstance(expected["matches"], str):
         return expected["matches"]
     return None
+
+
+def check_patterns(document: Document, value: Any, path: _Path) -> None:
+    """Raises InputError, with the line, for a `matches` below `path` that can match nothing."""
+    if (pattern := pattern_of(value)) is not None:
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            raise document.error(f"matches: {pattern!r} is no regular expression: {problem}", *path) from problem
+    elif isinstance(value, dict) and _slipped(value):
+        raise document.error("matches: quote the text, it has a comma", *path)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in items:
+        check_patterns(document, item, (*path, step))
+
+
+def _slipped(value: dict[str, Any]) -> bool:
+    """`{matches: a, b}`: in YAML that is `{matches: a, b: null}`, and never what was meant."""
+    return isinstance(value.get("matches"), str) and all(
+        item is None for key, item in value.items() if key != "matches"
+    )
 
 
 def show(value: object, width: int = 200) -> str:

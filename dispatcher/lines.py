@@ -82,6 +82,7 @@ class Line:
     trace: list[Span] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     stdout: list[str] = field(default_factory=list)
+    tier: str = ""  # of the sandboxes
 
     @property
     def row(self) -> DialectRow:
@@ -103,6 +104,7 @@ class Line:
         self.trace += other.trace
         self.warnings += other.warnings
         self.stdout += other.stdout
+        self.tier = other.tier or self.tier
 
     def set_variables(self, variables: Plain) -> None:
         self.session = self.session.model_copy(update={"variables": variables})
@@ -163,6 +165,7 @@ class Line:
     def note(self, verdict: Verdict) -> None:
         self.warnings += verdict.warnings
         self.stdout += [verdict.stdout] if verdict.stdout else []
+        self.tier = verdict.tier or self.tier
 
     def _tools(self, store: MemoryStore, session: Session, call_id: str = "") -> AppTools:
         dispatcher = Dispatcher(self.dispatcher.transport, store, self.dispatcher.profile)

@@ -66,6 +66,10 @@ class ScriptedModel:
     def add(self, responses: Iterable[Plain | Exception]) -> None:
         self._left += responses
 
+    def script(self, responses: Iterable[Plain | Exception]) -> None:
+        """Begin anew, with this script."""
+        self._left, self.asked = list(responses), []
+
     async def respond(self, ask: Ask) -> AsyncIterator[Plain]:
         self.asked.append(ask)
         if not self._left:

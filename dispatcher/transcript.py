@@ -50,6 +50,7 @@ class Turn(BaseModel):
     events: list[dict[str, Any]] = []  # those of this turn
     trace: list[Span] = []
     stdout: str = ""
+    tier: str = ""  # of the sandboxes
 
     @property
     def text(self) -> str:

@@ -322,4 +322,5 @@ class _Turn:
             events=record.events,
             trace=line.trace,
             stdout="".join(line.stdout),
+            tier=line.tier,
         )

@@ -301,9 +301,9 @@ def test_a_fake_answers_in_fake_mode_and_none_runs_the_tool(talk: Talking) -> No
     assert [one["response"] for one in turn.tool_calls] == [{"faked": "add"}, {"result": 1}]
 
 
-def test_a_host_stands_in_for_a_tool_of_the_app(talk: Talking) -> None:
+def test_a_host_stands_in_for_a_tool_of_the_app_in_the_same_shape(talk: Talking) -> None:
     turn = talk(an_app(tools=(ADD,)), calls(call("add", a=1, b=1)), "done", tools={"add": {"sum": "canned"}}).say()
-    assert turn.tool_calls[0]["response"] == {"sum": "canned"}
+    assert turn.tool_calls[0]["response"] == {"result": {"sum": "canned"}}
 
 
 def test_callbacks_call_the_same_tools_and_no_tool_hook_runs_for_those(talk: Talking) -> None:
