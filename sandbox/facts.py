@@ -23,7 +23,7 @@ class Facts:
     """What the supervisor saw, and nothing the code said about itself."""
 
     reply: bytes | None = None
-    begun: bool = False  # the child had the whole job and was about to run it
+    begun: bool = False  # the child had read the whole job
     hung_up: bool = False  # it let go of its channel and lived on
     wants: str = ""  # a package that children of another flavour have
     over: Status | None = None  # the first limit that was passed

@@ -100,8 +100,7 @@ def rules(tier: Tier, own_pid: int, *, named: bool) -> dict[str, Rule]:
         "clone3": NO_SUCH_CALL,
         "kill": (Is(0, (own_pid,)),),
         "tgkill": (Is(0, (own_pid,)),),
-        "prlimit64": ALLOW,  # until SEAL
-        "seccomp": ALLOW,  # until SEAL
+        "prlimit64": (Is(0, (0,)),),  # its own limits, which without a capability only ever fall
         "socketpair": (Is(0, (socket.AF_UNIX,)), Is(1, (socket.SOCK_STREAM,), mask=0xF)),
         "sendto": (Is(4, (0,), wide=True),),  # no address: only a connected pair of its own
         "recvfrom": (Is(4, (0,), wide=True),),
@@ -128,7 +127,3 @@ def allow_filter(tier: Tier, own_pid: int, *, named: bool) -> bytes:
 def naming_filter() -> bytes:
     """The first filter: FATAL calls stop and the supervisor is told which."""
     return program(dict.fromkeys(FATAL, NOTIFY), ALLOW)
-
-
-SEAL = program({"prlimit64": (Is(2, (0,), wide=True),), "setrlimit": DENY, "seccomp": DENY}, ALLOW)
-"""On top of it, once the job's own rlimits are set: reading them is all that is left."""

@@ -156,7 +156,7 @@ class Pool:
             job = None if len(self._waiting) < self._size else self._shelf.wanted()
             if job is None and len(self._waiting) >= self._size:
                 return
-            child = self._zygote.fork()
+            child = self._zygote.fork(warm=bool(self._waiting))  # one that is wanted at once warms up at its work
             if not child.announce(ANNOUNCE_S):
                 child.close()
                 return

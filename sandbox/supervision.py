@@ -28,7 +28,7 @@ from sandbox.errors import FrameTooLarge, ProtocolError
 from sandbox.facts import Facts, conclude
 from sandbox.kernel.seccomp import notified
 from sandbox.kernel.syscalls import name_of
-from sandbox.zygote import FLAVOUR_WITH, measure
+from sandbox.zygote import FLAVOUR_WITH
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +79,7 @@ class Run:
         self._cancelled = cancelled
         self._threads = threads
         self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
+        self._ordered = False  # the whole job is on its way
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
         self._sending = threading.Lock()  # over _outgoing, calls and the channel's sending side
         self._over_for_hosts = False  # an answer that comes now has no channel to go to
@@ -171,6 +172,7 @@ class Run:
                 data = channel.recv(CHUNK)
                 if not data:
                     self.gone = self._done = True
+                    self.facts.begun |= self._ordered  # with any of it unread, this would be a reset
                 for payload in self._frames.feed(data):
                     self._frame(payload[:1], payload[1:])
                     if self._done:
@@ -197,19 +199,19 @@ class Run:
                     self._outgoing[0] = rest
                 else:
                     self._outgoing.popleft()
+                    self._ordered = True
         except BlockingIOError:
             return
         except OSError:  # its end is read like any other, behind what it sent before
             self._outgoing.clear()
 
     def _frame(self, tag: bytes, payload: bytes) -> None:
+        self.facts.begun = True
         if tag == b"R":
             if len(payload) > self._limits.reply_bytes:
                 self._over(Status.OUTPUT_LIMIT, len(payload))
             self.facts.reply = payload
             self._done = True
-        elif tag == b"B":
-            self.facts.begun = True
         elif tag == b"N":
             flavour = FLAVOUR_WITH.get(payload.decode("ascii", "replace"))
             if flavour is None or flavour in {"plain", self._child.zygote.flavour}:
@@ -280,7 +282,7 @@ class Run:
         """Read CPU and memory from outside; the number of threads."""
         child, facts = self._child, self.facts
         with contextlib.suppress(OSError):
-            now = measure(child.pid)
+            now = child.measure()
             facts.cpu_s = now.cpu_s - child.idle.cpu_s
             facts.peak_rss = max(facts.peak_rss, now.rss)
             return now.threads

@@ -88,7 +88,6 @@ def _early(order: bytes, seat: Seat) -> bytes:
 
 def _run(order: bytes, seat: Seat, code: bytes, wire: Channel) -> bytes:
     """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
-    wire.send(b"B", b"")
     cargo = Cargo.of(order[lockdown.CAPS.size :])
     if not code:
         _cap(order, seat)

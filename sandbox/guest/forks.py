@@ -8,7 +8,7 @@ import os
 import select
 from typing import TYPE_CHECKING, Any
 
-from sandbox.guest import child, lockdown, proof, shared
+from sandbox.guest import child, lockdown, mappings, proof, shared
 from sandbox.kernel import calls
 from sandbox.policy import naming_filter
 
@@ -25,13 +25,19 @@ def prepare(orders: dict[str, Any], home: int | None) -> Zygote:
     Raises OSError with the step where this host does not allow the tier.
     """
     readable = orders["readable"]
+    maps = mappings.opened()
     bound = dict(zip(readable, readable, strict=True)) if home is None else lockdown.enter_root(readable)
     fork = functools.partial(_fork, home)
     plan = lockdown.prepare(orders["tier"], bound, named=proof.can_name(naming_filter(), fork))
     proof.prove(plan, fork, readable)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
-    shared.share()
+    shared.share(plan)
+    mappings.merge(maps)
+    mappings.inherit(maps)
+    mappings.collapse(maps)
+    maps.close()
+    shared.clear_ground()
     return Zygote(plan, fork, orders["elsewhere"])
 
 

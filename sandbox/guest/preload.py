@@ -58,12 +58,7 @@ _SUBMODULES = {
 
 
 def preload(code: str, packages: str, heavy: list[str]) -> None:
-    """Import all of it, and `heavy`. `code` holds the `sandbox` package, `packages` the third-party ones.
-
-    Callbacks registered for a fork are dropped: they cost a third of it and faults in every child;
-    `child.reset` does by hand what of them matters.
-    """
-    os.register_at_fork = lambda **_: None
+    """Import all of it, and `heavy`. `code` holds the `sandbox` package, `packages` the third-party ones."""
     for path in (code, packages):
         if path not in sys.path:
             sys.path.append(path)

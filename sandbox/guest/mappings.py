@@ -1,0 +1,116 @@
+"""Fewer and larger mappings, because a fork copies mappings and page tables, and an exit tears them down.
+
+A library is mapped in five pieces for the sake of their protections. Of those, what may only be read
+joins what may be executed, and what was read-only after relocation joins the data: two mappings stay.
+That is nothing to a child's safety. What it guards are libraries of a process whose code may do with
+its own memory what it likes; that no page becomes executable in a child is seccomp's to hold.
+
+The libraries that every child runs are made such that a fork copies their page tables. And the heap
+moves to huge pages, of which a fork copies one entry where it copied 512.
+
+All of it is for speed alone, so a kernel that refuses is not an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import NamedTuple, TextIO
+
+_libc = ctypes.CDLL(None)
+_READ, _WRITE, _EXECUTE = 1, 2, 4
+_MADV_COLLAPSE = 25  # Linux 6.1
+_HUGE = 2 * 1024 * 1024
+_PAGE = mmap.PAGESIZE
+_EVERY_CHILD = (
+    "libpython",
+    "python3",
+    "libc.",
+    "ld-linux",
+    "_pydantic_core",
+    "_cmsgpack",
+    "_ctypes.",
+    "libffi",
+    "_socket.",
+    "_struct.",
+    "_json.",
+    "array.",
+    "resource.",
+    "libcrypto",
+    "_hashlib.",
+    "_random.",
+)
+
+
+class Mapping(NamedTuple):
+    """A line of /proc/self/maps."""
+
+    start: int
+    end: int
+    mode: str
+    offset: int
+    path: str
+
+    def goes_on_in(self, other: Mapping) -> bool:
+        """Whether `other` is what follows, in memory and in the file."""
+        follows = other.start == self.end and other.offset == self.offset + self.end - self.start
+        return follows and bool(self.path) and other.path == self.path
+
+
+def opened() -> TextIO:
+    """This process's list of mappings, to be read when there is no /proc any more."""
+    return open("/proc/self/maps", encoding="utf-8", errors="surrogateescape")
+
+
+def _mappings(maps: TextIO) -> list[Mapping]:
+    maps.seek(0)
+    found = []
+    for line in maps:
+        span, mode, offset, _device, _inode, *path = line.split(maxsplit=5)
+        start, _, end = span.partition("-")
+        found.append(Mapping(int(start, 16), int(end, 16), mode, int(offset, 16), path[0].strip() if path else ""))
+    return found
+
+
+def merge(maps: TextIO) -> None:
+    """Give what lies side by side in one file one protection: the kernel makes it one mapping."""
+    for run in _runs(_mappings(maps)):
+        modes = "".join(one.mode for one in run)
+        protection = _READ | (_WRITE if "w" in modes else 0) | (_EXECUTE if "x" in modes else 0)
+        if protection not in {_READ | _WRITE, _READ | _EXECUTE}:
+            continue
+        _libc.mprotect(ctypes.c_void_p(run[0].start), ctypes.c_size_t(run[-1].end - run[0].start), protection)
+
+
+def _runs(all_: list[Mapping]) -> list[list[Mapping]]:
+    runs: list[list[Mapping]] = []
+    for one in all_:
+        if runs and runs[-1][-1].goes_on_in(one):
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return [run for run in runs if len(run) > 1]
+
+
+def inherit(maps: TextIO) -> None:
+    """Let a fork copy the page table of the libraries every child runs, which otherwise is rebuilt fault by fault.
+
+    It does so for a private mapping that a page was ever written in.
+    """
+    for one in _mappings(maps):
+        if one.mode == "r-xp" and os.path.basename(one.path).startswith(_EVERY_CHILD):
+            whole = ctypes.c_void_p(one.start), ctypes.c_size_t(one.end - one.start)
+            if not _libc.mprotect(*whole, _READ | _WRITE | _EXECUTE):
+                byte = ctypes.c_ubyte.from_address(one.start)
+                byte.value = byte.value  # the first page of the file's headers, which nobody reads again
+                _libc.mprotect(*whole, _READ | _EXECUTE)
+
+
+def collapse(maps: TextIO) -> None:
+    """Huge pages under whatever is the process's own and large enough."""
+    for one in _mappings(maps):
+        if one.mode != "rw-p" or one.path not in {"", "[heap]"}:
+            continue
+        for start in range(-(-one.start // _HUGE) * _HUGE, one.end - _HUGE + 1, _HUGE):
+            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE)
