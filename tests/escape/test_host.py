@@ -328,11 +328,6 @@ KERNEL = {
         "v['got'] = call('name_to_handle_at', -100, b'/run', handle, ctypes.byref(mount), 0) == 0",
         REFUSED,
     ),
-    "its own limits are not raised": Attempt(
-        "import resource\nsoft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nv['got'] = 1",
-        "callback_error ValueError: not allowed to raise maximum limit",  # Python's words for it
-    ),
     "its own limits are not raised by the raw call": Attempt(
         "import ctypes\nv['got'] = call('prlimit64', 0, 9, (ctypes.c_uint64 * 2)(2**64 - 1, 2**64 - 1), 0) == 0",
         REFUSED,
@@ -341,7 +336,8 @@ KERNEL = {
         "import ctypes\nv['got'] = call('setrlimit', 9, (ctypes.c_uint64 * 2)(2**64 - 1, 2**64 - 1)) == 0", REFUSED
     ),
     "its parent's limits are not changed": Attempt(
-        "import ctypes, os\nv['got'] = call('prlimit64', os.getppid(), 7, (ctypes.c_uint64 * 2)(9, 9), 0) == 0", REFUSED
+        "import ctypes, os\nv['got'] = call('prlimit64', os.getppid() or 1, 7, (ctypes.c_uint64 * 2)(9, 9), 0) == 0",
+        REFUSED,
     ),
     "descriptors are not sent (SCM_RIGHTS)": Attempt(
         "import socket\nours, theirs = socket.socketpair()\nsocket.send_fds(ours, [b'x'], [0])\n"
@@ -365,7 +361,23 @@ KERNEL = {
         control="import time\nv['got'] = time.time() > 0",  # nobody sets a clock to show that one can
     ),
 }
-ATTEMPTS = PROCESSES | FILES | KERNEL
+_RAISE = """
+import resource
+soft, hard = resource.getrlimit(resource.RLIMIT_{kind})
+if soft == resource.RLIM_INFINITY:
+    soft = 1 << 40
+    resource.setrlimit(resource.RLIMIT_{kind}, (soft, hard))
+resource.setrlimit(resource.RLIMIT_{kind}, (soft + 1, hard if hard < 0 else max(hard, soft + 1)))
+v['got'] = 1
+"""
+LIMITS = {
+    f"its own limit {kind} is not raised": Attempt(
+        _RAISE.format(kind=kind),
+        "callback_error ValueError: not allowed to raise maximum limit",  # Python's words
+    )
+    for kind in ("AS", "CPU", "NOFILE", "FSIZE")
+}
+ATTEMPTS = PROCESSES | FILES | KERNEL | LIMITS
 
 
 @pytest.mark.parametrize("promise", promises(ATTEMPTS))
