@@ -16,7 +16,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from typing import NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None)
 _READ, _WRITE, _EXECUTE = 1, 2, 4
@@ -75,22 +78,28 @@ def _mappings(maps: TextIO) -> list[Mapping]:
 
 def merge(maps: TextIO) -> None:
     """Give what lies side by side in one file one protection: the kernel makes it one mapping."""
-    for run in _runs(_mappings(maps)):
-        modes = "".join(one.mode for one in run)
+    for piece in _pieces(_mappings(maps)):
+        modes = "".join(one.mode for one in piece)
         protection = _READ | (_WRITE if "w" in modes else 0) | (_EXECUTE if "x" in modes else 0)
-        if protection not in {_READ | _WRITE, _READ | _EXECUTE}:
-            continue
-        _libc.mprotect(ctypes.c_void_p(run[0].start), ctypes.c_size_t(run[-1].end - run[0].start), protection)
+        if protection in {_READ | _WRITE, _READ | _EXECUTE}:  # never both
+            _libc.mprotect(ctypes.c_void_p(piece[0].start), ctypes.c_size_t(piece[-1].end - piece[0].start), protection)
 
 
-def _runs(all_: list[Mapping]) -> list[list[Mapping]]:
+def _pieces(all_: Iterable[Mapping]) -> list[list[Mapping]]:
+    """What can be one mapping: of each file's unbroken runs, the code with what is before it, and the data."""
     runs: list[list[Mapping]] = []
     for one in all_:
         if runs and runs[-1][-1].goes_on_in(one):
             runs[-1].append(one)
         else:
             runs.append([one])
-    return [run for run in runs if len(run) > 1]
+    pieces = []
+    for run in runs:
+        data = next((i for i, one in enumerate(run) if "w" in one.mode), len(run))
+        if 0 < data < len(run) and "x" not in run[data - 1].mode:
+            data -= 1  # read-only since its relocation
+        pieces += [run[:data], run[data:]]
+    return [piece for piece in pieces if len(piece) > 1]
 
 
 def inherit(maps: TextIO) -> None:
