@@ -16,6 +16,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.history import pieces_of
 from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
 from sandbox import tracing
 from sandbox.contract import CONTEXT_BYTES, Job, Limits
@@ -129,8 +130,8 @@ class Dispatcher:
         )
         if not callbacks:
             raise InputError("code", f"{hook} needs at least one callback")
-        code, body = Code(sources=tuple(callbacks)).encode(), invocation.encode()
-        if (size := len(code) + len(body)) > CONTEXT_BYTES:
+        code, body, history = Code(sources=tuple(callbacks)).encode(), invocation.encode(), _history(snapshot.session)
+        if (size := len(code) + len(body) + sum(map(len, history))) > CONTEXT_BYTES:
             raise InputError("context", f"{size} bytes with code and arguments, at most {CONTEXT_BYTES} travel")
         now, job_id = time.time(), uuid.uuid4().hex
         span = tracing.begin(
@@ -140,6 +141,7 @@ class Dispatcher:
             id=job_id,
             code=code,
             body=body,
+            history=history,
             limits=profile.limits,
             queued_at=now,
             deadline=now + profile.deadline_s,
@@ -171,3 +173,10 @@ class Dispatcher:
         return verdict.model_copy(
             update={"variables": dict(commit.variables), "warnings": [*verdict.warnings, *changed_meanwhile]}
         )
+
+
+def _history(session: Session) -> tuple[bytes, ...]:
+    try:
+        return pieces_of(session.events)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("session events", f"not plain JSON: {error}") from error

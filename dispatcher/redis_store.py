@@ -1,24 +1,29 @@
 """Sessions in Redis or Valkey: five keys each, two scripts.
 
-    hookpool:session:{ID}:meta      hash: session, the JSON of who is talking; version
+    hookpool:session:{ID}:meta      hash: session, the JSON of who is talking; version; birth, a name of its own
     ...                  :vars      hash: name -> JSON
     ...                  :changed   sorted set: name -> the version at which it last changed
     ...                  :events    list of JSON
     ...                  :merged    sorted set: key of a merge -> when; older ones than MERGED_S are dropped
 
-All five live `session_ttl_s` after they were last opened or merged. A script runs alone in the
+Events are only ever appended, so what was read of them once is kept here, for as long as the session
+is the same one (`birth`), and later only the last known event and what is new is read. All five live `session_ttl_s` after they were last opened or merged. A script runs alone in the
 server and wholly or not at all, which is all the locking there is. Workers need no access to these
 keys.
 """
 
 from __future__ import annotations
 
+import threading
+import uuid
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import redis
 
+from dispatcher.history import Log
 from dispatcher.session import Session, Snapshot
-from dispatcher.store import Commit, after, encode, newest, snapshot
+from dispatcher.store import Commit, after, encode, listed, newest, snapshot
 from sandbox import wire
 from sandbox.errors import MergeRejected, PoolUnavailable, SessionNotFound
 from sandbox.settings import Settings
@@ -31,23 +36,32 @@ if TYPE_CHECKING:
 MERGED_S = 24 * 3600
 """How long a merge is remembered, in seconds: longer than any job can be delivered again."""
 
+KEPT_BYTES = 64 * 1024 * 1024
+KEPT = 1000
+"""Of events, by one store, and of how many sessions."""
+
 PARTS = ("meta", "vars", "changed", "events", "merged")
 
-# KEYS the five. ARGV ttl [, session, count, name, value ..., event ...] to create a missing one.
+# KEYS the five. ARGV ttl, birth of the session whose events are known here, number of the last of them
+#      [, session, birth, count, name, value ..., event ...] to create a missing one.
 OPEN = """
 if redis.call('EXISTS', KEYS[1]) == 0 then
-  if not ARGV[2] then return false end
-  redis.call('HSET', KEYS[1], 'session', ARGV[2], 'version', 0)
-  local first = 4 + 2 * tonumber(ARGV[3])
-  for i = 4, first - 1, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
+  if not ARGV[4] then return false end
+  redis.call('HSET', KEYS[1], 'session', ARGV[4], 'version', 0, 'birth', ARGV[5])
+  local first = 7 + 2 * tonumber(ARGV[6])
+  for i = 7, first - 1, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
   for i = first, #ARGV do redis.call('RPUSH', KEYS[4], ARGV[i]) end
 end
 for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[1]) end
+local birth = redis.call('HGET', KEYS[1], 'birth')
+local start = birth == ARGV[2] and ARGV[3] or '0'
 return {
   redis.call('HGET', KEYS[1], 'session'),
   redis.call('HGETALL', KEYS[2]),
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'),
-  redis.call('LRANGE', KEYS[4], 0, -1)
+  birth,
+  tonumber(start),
+  redis.call('LRANGE', KEYS[4], start, -1)
 }
 """
 
@@ -98,6 +112,28 @@ return {fresh and 'merged' or 'known', conflicts, others}
 """
 
 
+class Logs:
+    """The events that were read, by session; those of the least recently opened are forgotten first."""
+
+    def __init__(self, most: int = KEPT_BYTES) -> None:
+        self._most = most  # bytes
+        self._kept: OrderedDict[str, tuple[bytes, Log]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, session_id: str) -> tuple[bytes, Log]:
+        """The birth of the session whose events these are, and they."""
+        with self._lock:
+            return self._kept.get(session_id, (b"", Log()))
+
+    def put(self, session_id: str, birth: bytes, log: Log) -> None:
+        with self._lock:
+            self._kept[session_id] = birth, log
+            self._kept.move_to_end(session_id)
+            size = sum(log.size for _, log in self._kept.values())
+            while len(self._kept) > 1 and (size > self._most or len(self._kept) > KEPT):
+                size -= self._kept.popitem(last=False)[1][1].size
+
+
 class RedisStore:
     """Sessions at `url`. Safe to use from many threads; every method may raise PoolUnavailable."""
 
@@ -105,21 +141,38 @@ class RedisStore:
         self._where = wire.shown(url)
         self._settings = settings or Settings()
         self._client = wire.connect(url)
+        self._logs = Logs()
         self._open = self._client.register_script(OPEN)
         self._commit = self._client.register_script(COMMIT)
 
     def open(self, session: Session) -> Snapshot:
         """One round trip for a session that is known, two for a new one."""
-        found = self._ask(self._open, session.session_id, [])
-        if found is None:
-            found = self._ask(self._open, session.session_id, _creation(session))
-        return _snapshot(session, found)
+        return self._opened(session.session_id, session)
 
     def read(self, session_id: str) -> Snapshot:
-        found = self._ask(self._open, session_id, [])
+        return listed(self._opened(session_id, None))
+
+    def _opened(self, session_id: str, session: Session | None) -> Snapshot:
+        """As stored; created from `session` where it is not, and where there is one. Raises SessionNotFound."""
+        birth, log = self._logs.get(session_id)
+        found = self._ask(self._open, session_id, [birth, max(0, len(log) - 1)])
         if found is None:
-            raise SessionNotFound(session_id)
-        return _snapshot(Session.model_validate_json(found[0]), found)
+            if session is None:
+                raise SessionNotFound(session_id)
+            found = self._ask(self._open, session_id, ["", 0, *_creation(session)])
+        who, variables, changed, born, start, events = found
+        log = log if born == birth else Log()
+        view = log.extend(start, events)
+        if view is None:
+            self._logs.put(session_id, b"", Log())
+            return self._opened(session_id, session)
+        self._logs.put(session_id, born, log)
+        return snapshot(
+            session or Session.model_validate_json(who),
+            {_text(name): text for name, text in _pairs(variables)},
+            view,
+            {_text(name): int(version) for name, version in _pairs(changed)},
+        )
 
     def commit(self, snapshot: Snapshot, key: str, delta: Delta, events: Sequence[Mapping[str, Any]] = ()) -> Commit:
         """One round trip, whose cost is that of the delta and of what others changed meanwhile."""
@@ -169,17 +222,13 @@ def _key(session_id: str, part: str) -> bytes:
 def _creation(session: Session) -> list[Any]:
     who = session.model_dump_json(exclude={"variables", "events"}, exclude_none=True)
     variables = [word for name, value in session.variables.items() for word in (_bytes(name), encode(name, value))]
-    return [who, len(session.variables), *variables, *(encode("events", event) for event in session.events)]
-
-
-def _snapshot(session: Session, found: list[Any]) -> Snapshot:
-    _, variables, changed, events = found
-    return snapshot(
-        session,
-        {_text(name): text for name, text in _pairs(variables)},
-        events,
-        {_text(name): int(version) for name, version in _pairs(changed)},
-    )
+    return [
+        who,
+        uuid.uuid4().hex,
+        len(session.variables),
+        *variables,
+        *(encode("events", event) for event in session.events),
+    ]
 
 
 def _pairs(flat: list[Any]) -> zip[tuple[Any, Any]]:

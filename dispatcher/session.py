@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_serializer
 from pydantic.alias_generators import to_camel
 
 from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, VerdictUsage
@@ -16,7 +16,7 @@ from sandbox.hooks import HOOKS
 from sandbox.invocation import Dialect, Fidelity, Invocation, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sandbox.contract import Limits
 
@@ -46,6 +46,11 @@ class Session(BaseModel):
     app_id: str | None = None
     turn_index: int | None = None
 
+    @field_serializer("events", when_used="always")
+    def _as_list(self, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A store gives a view of what it has, which is no list."""
+        return list(events)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -65,7 +70,7 @@ def invoke(
     tools: Iterable[str] = (),
     entry: str = "",
 ) -> Invocation:
-    """The invocation of `hook`. Raises InputError for a hook or argument that is unknown."""
+    """The invocation of `hook`; the session's events travel beside it (`dispatcher.history`). Raises InputError for a hook or argument that is unknown."""
     row = HOOKS.get(hook)
     if row is None:
         raise InputError("hook", f"{hook!r} is none of {', '.join(HOOKS)}")
@@ -74,7 +79,7 @@ def invoke(
         raise InputError(f"argument {unknown[0]}", f"{hook} takes {', '.join(allowed) or 'no arguments'}")
     return Invocation(
         hook=hook,
-        context=session.model_dump(exclude_none=True),
+        context=session.model_dump(exclude_none=True, exclude={"events"}),
         arguments=dict(arguments),
         dialect=dialect,
         fidelity=fidelity,

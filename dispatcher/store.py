@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from dispatcher.history import Events, Log
 from dispatcher.session import Session, Snapshot
 from sandbox.delta import apply
 from sandbox.errors import InputError, MergeRejected, SessionNotFound
@@ -44,11 +45,12 @@ class Store(Protocol):
 
     def open(self, session: Session) -> Snapshot:
         """The session as stored. One the store does not know yet is created from `session`;
-        for one it knows, the stored variables and events win over those of `session`.
+        for one it knows, the stored variables and events win over those of `session`. Its events
+        are a view that decodes them when they are looked at (`dispatcher.history`).
         """
 
     def read(self, session_id: str) -> Snapshot:
-        """Raises SessionNotFound."""
+        """The session as stored, its events in a list. Raises SessionNotFound."""
 
     def commit(self, snapshot: Snapshot, key: str, delta: Delta, events: Sequence[Mapping[str, Any]] = ()) -> Commit:
         """Merge `delta`, made from `snapshot`, and append `events`, once: a second commit with the same
@@ -76,19 +78,19 @@ class MemoryStore:
             kept = self._sessions.get(session.session_id)
             if kept is None:
                 variables = {name: encode(name, value) for name, value in session.variables.items()}
-                events = [encode("events", event) for event in session.events]
+                events = Log(encode("events", event).encode() for event in session.events)
                 kept = self._sessions[session.session_id] = _Kept(session, variables, events)
-            return snapshot(session, kept.variables, kept.events, kept.changed)
+            return kept.snapshot(session)
 
     def read(self, session_id: str) -> Snapshot:
         with self._lock:
             kept = self._find(session_id)
-            return snapshot(kept.session, kept.variables, kept.events, kept.changed)
+            return listed(kept.snapshot(kept.session))
 
     def commit(self, snapshot: Snapshot, key: str, delta: Delta, events: Sequence[Mapping[str, Any]] = ()) -> Commit:
         session_id, since = snapshot.session.session_id, newest(snapshot)
         texts = {name: encode(name, value) for name, value in delta.set.items()}
-        said = [encode("events", event) for event in events]
+        said = [encode("events", event).encode() for event in events]
         with self._lock:
             kept = self._find(session_id)
             fresh = key not in kept.merged
@@ -97,7 +99,7 @@ class MemoryStore:
                 raise MergeRejected(session_id, conflicts)
             if fresh:
                 kept.merge(key, texts, delta.remove)
-                kept.events += said
+                kept.events.extend(len(kept.events), said)
             changes = {name: kept.variables.get(name) for name, version in kept.changed.items() if version > since}
         return Commit(after(snapshot, changes), conflicts, fresh)
 
@@ -136,10 +138,13 @@ class GivenStore:
 class _Kept:
     session: Session  # as it was created: who is talking
     variables: dict[str, str]  # name -> JSON
-    events: list[str]
+    events: Log
     changed: dict[str, int] = field(default_factory=dict)  # name -> version
     version: int = 0
     merged: set[str] = field(default_factory=set)
+
+    def snapshot(self, session: Session) -> Snapshot:
+        return snapshot(session, self.variables, Events(self.events, len(self.events)), self.changed)
 
     def merge(self, key: str, texts: Mapping[str, str], remove: tuple[str, ...]) -> None:
         self.merged.add(key)
@@ -164,14 +169,17 @@ def encode(name: str, value: object) -> str:
 
 
 def snapshot(
-    session: Session, variables: Mapping[str, str | bytes], events: list[str] | list[bytes], changed: Mapping[str, int]
+    session: Session, variables: Mapping[str, str | bytes], events: Events, changed: Mapping[str, int]
 ) -> Snapshot:
     """`session` with what is stored in place of its own variables and events."""
-    stored = {
-        "variables": {name: json.loads(text) for name, text in variables.items()},
-        "events": [json.loads(text) for text in events],
-    }
+    stored = {"variables": {name: json.loads(text) for name, text in variables.items()}, "events": events}
     return Snapshot(session.model_copy(update=stored), dict(changed))
+
+
+def listed(snapshot: Snapshot) -> Snapshot:
+    """The same with its events decoded."""
+    session = snapshot.session
+    return replace(snapshot, session=session.model_copy(update={"events": list(session.events)}))
 
 
 def newest(snapshot: Snapshot) -> int:

@@ -13,10 +13,11 @@ a class from one of these, and Pydantic would then look its names up in vain.
 """
 
 import base64
+import functools
 import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AliasChoices,
@@ -26,6 +27,7 @@ from pydantic import (
     Field,
     InstanceOf,
     PrivateAttr,
+    TypeAdapter,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -240,7 +242,13 @@ class Event(Model):
 
 
 class CallbackContext(Model):
-    """What a callback knows of its session. `variables` and `state` are one plain dict."""
+    """What a callback knows of its session. `variables` and `state` are one plain dict.
+
+    `events` may be many, and most callbacks never look: where a history was given (`remember`) they are
+    decoded when somebody asks for them, or for all of the context.
+    """
+
+    __lazy__: ClassVar[tuple[str, ...]] = ("events",)  # `jsonable.plain` asks for them
 
     user_content: Content | None = None
     invocation_id: str = ""
@@ -259,7 +267,18 @@ class CallbackContext(Model):
     app_id: str | None = None
     turn_index: int | None = None
 
+    _history: bytes | memoryview = PrivateAttr(default=b"")  # events not decoded yet: JSON, one a line
     _conversation_order: bool = PrivateAttr(default=True)  # else the library's two quirks (fidelity `live`)
+
+    if not TYPE_CHECKING:  # for whom attributes that are missing stay missing
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "events" or "events" in self.__dict__:
+                return super().__getattr__(name)
+            lines = bytes(self._history).splitlines()
+            self.__dict__["events"] = _EVENTS.validate_python([json.loads(line) for line in lines])
+            self._history = b""
+            return self.__dict__["events"]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -308,6 +327,32 @@ class CallbackContext(Model):
                 run.append(event)
         step = 1 if self._conversation_order else -1
         return [part for event in reversed(run) for part in event.parts()[::step]]
+
+
+_EVENTS = TypeAdapter(list[Event])
+
+
+def remember(context: CallbackContext, history: bytes | memoryview) -> None:
+    """Its events are those of `history`, from the moment somebody looks."""
+    context.__dict__.pop("events", None)
+    context.__pydantic_fields_set__.add("events")
+    context._history = history
+
+
+def _whole(name: str) -> Callable[..., Any]:
+    """A method of Pydantic's that looks at all fields at once, after the events are there."""
+    plain = getattr(BaseModel, name)
+
+    @functools.wraps(plain)
+    def method(self: CallbackContext, *args: Any, **kwargs: Any) -> Any:
+        _ = self.events
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+for _name in "model_dump model_dump_json __copy__ __deepcopy__ __eq__ __iter__ __repr_args__ __getstate__".split():
+    setattr(CallbackContext, _name, _whole(_name))
 
 
 class ToolContext(CallbackContext):

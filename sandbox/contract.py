@@ -167,14 +167,14 @@ class Cargo(NamedTuple):
 
     code: bytes
     body: bytes
-    history: bytes = b""  # its pieces, one after the other
+    history: memoryview = memoryview(b"")  # its pieces, one after the other; nobody may look at them
 
     @classmethod
     def of(cls, cargo: bytes) -> Self:
         """Raises ProtocolError where a length cannot be right."""
         code, after = _after_u32(cargo, 0, "code")
         body, after = _after_u32(cargo, after, "body")
-        return cls(code, body, cargo[after:])
+        return cls(code, body, memoryview(cargo)[after:])
 
 
 def _u32(data: bytes) -> bytes:

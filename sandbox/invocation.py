@@ -54,7 +54,7 @@ class Invocation(_Message):
     """One hook, to be run over its callbacks in order, in one sandbox, on the same objects."""
 
     hook: str  # a key of hooks.HOOKS
-    context: dict[str, Any] = {}  # CallbackContext fields: variables, events, user_content, ...
+    context: dict[str, Any] = {}  # CallbackContext fields: variables, user_content, ...; events are beside it, as JSON
     arguments: dict[str, Any] = {}  # by the documents' names, without callback_context
     dialect: Dialect = "ces"
     fidelity: Fidelity = "documented"

@@ -194,6 +194,9 @@ def _inherits(kind: type, base: type) -> bool:
 def _fields(model: Any, left: int) -> dict[str, Any]:
     """A model as the dict of its fields; the runtime's own classes leave out what is None."""
     stored: dict[str, Any] = object.__getattribute__(model, "__dict__")
+    for name in getattr(type(model), "__lazy__", ()):
+        if name not in stored:
+            getattr(model, name)
     extra = object.__getattribute__(model, "__pydantic_extra__") or {}
     sparse = getattr(type(model), "__sparse__", False)
     items = [

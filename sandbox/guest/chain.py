@@ -60,13 +60,13 @@ _LAST_WORDS_OF_MEMORY = Reply(error=ErrorInfo(type="MemoryError", message=_NO_TE
 _NO_ANSWER = object()
 
 
-def run_chain(code: bytes, body: bytes, caller: Caller) -> bytes:
+def run_chain(code: bytes, body: bytes, caller: Caller, history: bytes | memoryview = b"") -> bytes:
     """Run an encoded Invocation over an encoded Code; the encoded Reply. Never raises for anything the code does."""
     run = _Run()
     try:
         if not _RESERVE:
             _RESERVE.append(bytes(RESERVE_BYTES))
-        return run.reply(code, body, caller).encode()
+        return run.reply(code, body, caller, history).encode()
     except BaseException as raised:
         error = raised
     try:
@@ -114,10 +114,12 @@ class _Run:
         self.current: Source | None = None
         self.warnings: list[str] = []
 
-    def reply(self, code: bytes, body: bytes, caller: Caller) -> Reply:
+    def reply(self, code: bytes, body: bytes, caller: Caller, history: bytes | memoryview) -> Reply:
         invocation = self.invocation = Invocation.decode(body)
         self.sources = decoded(code)
         stage = set_stage(invocation, caller)
+        if history:
+            ces.remember(stage.context, history)
         if stage.hook.by_pytest:
             return Reply(returned=self._test(stage, caller))
         answered_by, returned = self._chain(invocation, stage)

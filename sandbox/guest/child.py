@@ -91,7 +91,7 @@ def _run(order: bytes, seat: Seat, code: bytes, wire: Channel) -> bytes:
     cargo = Cargo.of(order[lockdown.CAPS.size :])
     if not code:
         _cap(order, seat)
-    return chain.run_chain(code or cargo.code, cargo.body, wire)
+    return chain.run_chain(code or cargo.code, cargo.body, wire, cargo.history)
 
 
 def _cap(order: bytes, seat: Seat) -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.redis_store import RedisStore
+from dispatcher.history import PIECE, Log, pieces_of
+from dispatcher.redis_store import Logs, RedisStore
 from dispatcher.session import Session
 from dispatcher.store import MemoryStore, Store
 from sandbox.delta import Delta, apply, same
@@ -278,6 +279,77 @@ def test_a_merge_costs_what_it_changes_and_not_what_the_session_holds(server: st
             sent[size] = sum(after[name] - before[name] for name in names)
     store.close()
     assert sent[1000] < 1.2 * sent[10]
+
+
+def some_events(first: int, last: int) -> list[dict[str, object]]:
+    return [{"author": "user", "text": f"{number}" * 1000} for number in range(first, last)]
+
+
+def test_events_are_appended_in_order_and_every_look_at_them_is_fresh(make: Make) -> None:
+    store, session = make(), a_session(n=0).model_copy(update={"events": some_events(0, 40)})
+    snapshot = store.open(session)
+    assert snapshot.session == session
+    store.commit(snapshot, "k", Delta(), some_events(40, 45))
+    store.commit(snapshot, "k", Delta(), some_events(40, 45))
+    later = store.open(session).session.events
+    assert list(later) == some_events(0, 45)
+    assert later[-1] == some_events(44, 45)[0]
+    assert later[40:42] == some_events(40, 42)
+    assert len(snapshot.session.events) == 40  # what was handed out does not grow
+    later[0]["author"] = "changed"
+    assert later[0]["author"] == "user"
+    with pytest.raises(IndexError):
+        later[45]
+    assert store.open(session).session.model_dump()["events"] == some_events(0, 45)
+    assert type(store.read(session.session_id).session.events) is list
+
+
+def test_only_new_events_are_read_and_full_pieces_never_change(server: str) -> None:
+    import redis
+
+    store, session = RedisStore(server, Settings()), a_session().model_copy(update={"events": some_events(0, 500)})
+    pieces = [pieces_of(store.open(session).session.events)]
+    with redis.Redis.from_url(server) as client:
+        read = []
+        for number in range(3):
+            snapshot = store.open(session)
+            store.commit(snapshot, f"{number}", Delta(), some_events(500 + number, 501 + number))
+            before = client.info("stats")["total_net_output_bytes"]
+            pieces.append(pieces_of(store.open(session).session.events))
+            read.append(client.info("stats")["total_net_output_bytes"] - before)
+    store.close()
+    assert max(read) < 20_000  # of more than a million
+    assert len(pieces[0]) == -(-500 // PIECE)
+    assert [new[:-1] for new in pieces] == [pieces[0][:-1]] * 4
+    assert [b"".join(new).count(b"\n") for new in pieces] == [500, 501, 502, 503]
+
+
+@pytest.mark.parametrize("lost", ["session", "newest", "all events"])
+def test_a_server_that_lost_events_is_believed(server: str, lost: str) -> None:
+    import redis
+
+    ours, theirs = RedisStore(server, Settings()), RedisStore(server, Settings())
+    session = a_session().model_copy(update={"events": some_events(0, 5)})
+    ours.open(session)
+    key = f"hookpool:session:{{{session.session_id}}}:events"
+    with redis.Redis.from_url(server) as client:
+        if lost == "session":
+            theirs.delete(session.session_id)
+            theirs.open(session.model_copy(update={"events": some_events(7, 9)}))
+        elif lost == "newest":
+            client.rpop(key)
+            theirs.commit(theirs.open(session), "k", Delta(), some_events(7, 9))
+        else:
+            client.delete(key)
+    assert list(ours.open(session).session.events) == list(theirs.open(session).session.events)
+    ours.close(), theirs.close()
+
+
+def test_what_a_store_keeps_of_events_is_bounded() -> None:
+    logs = Logs(most=1000)
+    for number in range(10):
+        logs.put(f"{number}", b"birth", Log([b"x" * 300]))
+    assert [number for number in range(10) if len(logs.get(f"{number}")[1])] == [7, 8, 9]
 
 
 def test_everything_of_a_session_has_a_time_to_live(server: str) -> None:
