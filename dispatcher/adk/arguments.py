@@ -58,7 +58,8 @@ def of_object(target: dict[str, Any], what: str) -> Argument:
     """Raises jsonable.NotJson. Keys whose value did not change keep the very value."""
     before = jsonable.plain(target, what)
 
-    def prepare(after: dict[str, Any]) -> Step:
+    def prepare(after: Any) -> Step:
+        after = an_object(after, what)
         written = {name: value for name, value in after.items() if name not in before or not same(before[name], value)}
         gone = [name for name in before if name not in after]
 
@@ -72,11 +73,18 @@ def of_object(target: dict[str, Any], what: str) -> Argument:
     return Argument(before, prepare)
 
 
+def an_object(value: Any, what: str) -> dict[str, Any]:
+    """Raises ValueError for a claim that is none."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{what}: an object is needed, got {type(value).__name__}")  # noqa: TRY004  # as all claims
+    return value
+
+
 # -- a model's request
 
 
 def of_request(request: LlmRequest, kept: Kept) -> Argument:
-    """Raises jsonable.NotJson."""
+    """What travels of a request."""
     config = request.config or types.GenerateContentConfig()
     instruction = _as_content(config.system_instruction)
     names = [name for tool in config.tools or () for name in _tool_names(tool)]
@@ -91,7 +99,8 @@ def of_request(request: LlmRequest, kept: Kept) -> Argument:
     before = ces.plain_argument("llm_request", raw)
     shown = Shown(tuple(request.contents), before["contents"], kept)
 
-    def prepare(after: dict[str, Any]) -> Step:
+    def prepare(after: Any) -> Step:
+        after = ces.plain_argument("llm_request", after)
         contents = None
         if not same(after["contents"], before["contents"]):
             contents = view.contents(shown, after["contents"], in_place=True)
@@ -202,13 +211,13 @@ class ResponseArgument(Argument):
 
 
 def of_response(response: LlmResponse, kept: Kept) -> ResponseArgument:
-    """Raises jsonable.NotJson."""
+    """What travels of a response."""
     before = ces.plain_argument("llm_response", _plain_response(response, kept))
     content = response.content
     shown = Shown((content,), (before["content"],), kept) if content is not None else Shown((), (), kept)
 
-    def prepare(after: dict[str, Any]) -> Step:
-        changes = _response_changes(response, shown, before, after, in_place=True)
+    def prepare(after: Any) -> Step:
+        changes = _response_changes(response, shown, before, _response_claim(after), in_place=True)
 
         def step() -> None:
             for name, value in changes.items():
@@ -216,7 +225,8 @@ def of_response(response: LlmResponse, kept: Kept) -> ResponseArgument:
 
         return step
 
-    def answer(plain: Plain) -> LlmResponse:
+    def answer(plain: Any) -> LlmResponse:
+        plain = _response_claim(plain)
         changes = _response_changes(response, shown, before, plain, in_place=False)
         if response.error_code is not None and plain.get("content") is not None:
             changes |= {"error_code": None, "error_message": None}
@@ -225,9 +235,14 @@ def of_response(response: LlmResponse, kept: Kept) -> ResponseArgument:
     return ResponseArgument(before, prepare, answer)
 
 
-def new_response(plain: Plain, kept: Kept) -> LlmResponse:
+def new_response(plain: Any, kept: Kept) -> LlmResponse:
     """A response of no model. Raises ValueError."""
-    return LlmResponse(**_response_changes(LlmResponse(), Shown((), (), kept), {}, plain, in_place=False))
+    claim = _response_claim(plain)
+    return LlmResponse(**_response_changes(LlmResponse(), Shown((), (), kept), {}, claim, in_place=False))
+
+
+def _response_claim(plain: Any) -> dict[str, Any]:
+    return an_object(ces.plain_argument("llm_response", plain), "llm_response")
 
 
 def _plain_response(response: LlmResponse, kept: Kept) -> Plain:

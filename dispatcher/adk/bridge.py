@@ -32,7 +32,7 @@ from google.genai import types
 
 from dispatcher import code
 from dispatcher.adk import arguments, view
-from dispatcher.adk.view import Kept, Shown
+from dispatcher.adk.view import Kept
 from dispatcher.aio import AsyncDispatcher
 from dispatcher.apps import Callback
 from dispatcher.dispatcher import Profile
@@ -92,7 +92,7 @@ class Hookpool:
 
     `pool` is an address (redis://...), `inline` (sandboxes under this process), `embedded` (a
     private queue and workers), or a Transport. `host` answers the tool calls that callbacks make.
-    `events` limits how many of the session's newest events travel; None = all.
+    Without `limits` a run may take as long as the deadline allows, at most the default. `events` limits how many of the session's newest events travel; None = all.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Hookpool:
         self.events = events
         self.host = host
         self.profile = Profile(
-            limits=limits or Limits(), dialect=dialect, fidelity=fidelity, deadline_s=deadline_s
+            limits=limits or Limits.of(wall_s=min(Limits().wall_s, deadline_s)), dialect=dialect, fidelity=fidelity, deadline_s=deadline_s
         )  # fmt: skip
         self._pool = pool
         self._settings = settings or Settings()
@@ -131,6 +131,8 @@ class Hookpool:
         """
         from dispatcher.adk.plugin import agent_callback
 
+        if not callbacks:
+            raise InputError("code", f"{hook} needs at least one callback")
         return agent_callback(self, hook, tuple(self.read(hook, one) for one in callbacks))
 
     def read(self, hook: str, callback: str | Path | Source | Callback) -> Callback:
@@ -139,6 +141,8 @@ class Hookpool:
             raise InputError("hook", f"{hook!r} is none of {', '.join(HOOKS)}")
         HOOKS[hook].positional(self.profile.dialect)
         if isinstance(callback, Callback):
+            if callback.hook != hook:
+                raise InputError(callback.name, f"is a {callback.hook}, not a {hook}")
             return callback
         return Callback(hook, callback if isinstance(callback, Source) else code.read(callback))
 
@@ -154,8 +158,7 @@ class Hookpool:
         """A Content or None."""
 
         def plan(kept: Kept) -> Plan:
-            shown = Shown((), (), kept)
-            return Plan({}, lambda plain, _after: view.contents(shown, (plain,), in_place=False)[0])
+            return Plan({}, lambda plain, _after: view.content(plain, kept))
 
         return await self._run(hook, callbacks, context, plan)
 
@@ -219,7 +222,7 @@ class Hookpool:
                 given["input"] = arguments.of_object(args, "input")
             if result is not NO_RESULT:
                 given["tool_response"] = arguments.of_object(wrapped, "tool_response")
-            return Plan(given, lambda plain, _after: plain)
+            return Plan(given, lambda plain, _after: arguments.an_object(plain, "returned"))
 
         before = dict(wrapped)
         returned = await self._run(hook, callbacks, context, plan, wrote)

@@ -18,6 +18,7 @@ Paths are relative to the file. Every key is optional.
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dispatcher.documents import Document
+
+log = logging.getLogger("hookpool.adk")
 
 ALL = "*"
 VARIABLE = "HOOKPOOL_ADK"
@@ -72,6 +75,11 @@ def app_callbacks(path: Path | str) -> Table:
     A display name becomes an identifier: `Front Desk` is `Front_Desk`. Raises InputError.
     """
     app = apps.load(Path(path))
+    for warning in app.warnings:  # what cannot be used of an app is left out of it: a guard may be among it
+        log.warning("%s", warning)
+    if app.guardrails:
+        names = ", ".join(guardrail.name for guardrail in app.guardrails)
+        log.warning("google-adk has no guardrails; these of %s are not run: %s", app.name, names)
     return {re.sub(r"\W", "_", agent.name): agent.callbacks for agent in app.agents}
 
 
@@ -90,7 +98,7 @@ def from_file(path: Path, settings: sandbox_settings.Settings | None = None) -> 
     pool = Hookpool(
         given.pool,
         policy=Policy(given.on_error, given.fallback),
-        limits=Limits.of(**given.limits),
+        limits=Limits.of(**given.limits) if given.limits else None,
         dialect=given.dialect,
         fidelity=given.fidelity,
         deadline_s=given.deadline_s,

@@ -58,7 +58,14 @@ def plain_content(content: types.Content, kept: Kept) -> Plain:
 
 
 def plain_part(part: types.Part, kept: Kept) -> Plain:
-    """Raises jsonable.NotJson for arguments or a response that JSON cannot carry."""
+    """A part that the runtime has no kind for, or that JSON cannot carry, is shown as its name."""
+    try:
+        return _plain_part(part) or kept.show(part)
+    except jsonable.NotJson:
+        return kept.show(part)
+
+
+def _plain_part(part: types.Part) -> Plain | None:
     if part.function_call:
         call = part.function_call
         return {"function_call": _sparse(id=call.id, name=call.name, args=jsonable.plain(call.args, "args"))}
@@ -72,7 +79,7 @@ def plain_part(part: types.Part, kept: Kept) -> Plain:
         return {"inline_data": _sparse(display_name=blob.display_name, mime_type=blob.mime_type, data=data)}
     if part.text is not None and not part.thought:
         return {"text": part.text}
-    return kept.show(part)
+    return None
 
 
 def plain_event(event: Event, kept: Kept) -> Plain:
@@ -131,6 +138,12 @@ class Shown:
     contents: Sequence[types.Content]
     plain: Sequence[Plain]
     kept: Kept
+
+
+def content(plain: Any, kept: Kept) -> types.Content:
+    """A new content. Raises ValueError for a claim that is none."""
+    claim = ces.dump(ces.load(ces.Content, plain))
+    return contents(Shown((), (), kept), (claim,), in_place=False)[0]
 
 
 def contents(shown: Shown, after: Sequence[Plain], *, in_place: bool) -> list[types.Content]:

@@ -103,6 +103,21 @@ def test_an_exported_app_gives_the_callbacks_of_its_agents(tmp_path):
     assert done.error is None
 
 
+def test_what_of_an_app_is_not_run_is_told(tmp_path, caplog):
+    hook = tmp_path / "agents/Desk/before_model_callbacks/one"
+    hook.mkdir(parents=True)
+    (hook / "python_code.py").write_text("def before_model_callback(c, r:\n")
+    guard = tmp_path / "guardrails/Polite"
+    guard.mkdir(parents=True)
+    (guard / "Polite.json").write_text(
+        '{"displayName": "Polite", "codeCallback": {"beforeAgentCallback": {"pythonCode": "x.py"}}}'
+    )
+    (tmp_path / "app.json").write_text('{"displayName": "App", "guardrails": ["Polite"]}')
+    app_callbacks(tmp_path)
+    assert "python_code.py:1" in caplog.text
+    assert "Polite" in caplog.text
+
+
 def test_agents_that_the_app_does_not_have_are_told(file, caplog):
     file.write_text(FILE.replace("  desk:", "  dekc:"))
     run(LlmAgent(name="desk", model=model("hi")), [HookpoolPlugin(name="p")])

@@ -185,6 +185,11 @@ def test_a_hook_that_does_not_exist_is_refused_when_it_is_installed():
         Hookpool("inline").callback("befor_model_callback", "x.py")
     with pytest.raises(InputError, match="google-adk has no"):
         Hookpool("inline").callback("tool_fake", callback("tool_fake", "").source)
+    with pytest.raises(InputError, match="is a before_model_callback, not a after_model_callback"):
+        Hookpool("inline").callback("after_model_callback", NOTHING)
+    with pytest.raises(InputError, match="at least one"):
+        Hookpool("inline").callback("after_model_callback")
     with pytest.raises(SettingsError):
         Hookpool("inline", deadline_s=1, limits=Limits())
+    assert Hookpool("inline", deadline_s=1).profile.limits.wall_s == 1
     assert isinstance(run(agent(), [plugin("nonsense://", [NOTHING], "continue")]).error.__cause__, SettingsError)
