@@ -112,7 +112,7 @@ class Embedded:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         given = {
             f"{PREFIX}{name.upper()}": str(value)
-            for name, value in self.settings.model_dump(exclude_none=True, exclude={"health_port"}).items()
+            for name, value in self.settings.model_dump(exclude_none=True, exclude={"health_port", "pool"}).items()
         }
         root = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH")]))

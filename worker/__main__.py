@@ -62,15 +62,17 @@ def jail_of(settings: Settings) -> Sandboxes:
 def main(argv: Sequence[str] | None = None, make_jail: Callable[[Settings], Sandboxes] = jail_of) -> int:
     """The whole life of a worker. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m worker", description="Take jobs from a queue and run them.")
-    parser.add_argument("--pool", required=True, metavar="URL", help="redis://, rediss:// or unix:// address")
+    parser.add_argument("--pool", metavar="URL", help="redis://, rediss:// or unix:// address (HOOKPOOL_POOL)")
     parser.add_argument("--concurrency", type=int, metavar="N", help="jobs run at once (HOOKPOOL_CONCURRENCY)")
     parser.add_argument("--name", help="of this worker, unique in its pool")
     given = parser.parse_args(argv)
     try:
-        settings = load(os.environ, concurrency=given.concurrency)
+        settings = load(os.environ, concurrency=given.concurrency, pool=given.pool)
+        if not settings.pool:
+            raise SettingsError("HOOKPOOL_POOL", "a worker needs the address of its queue, here or as --pool")
         logs.begin(settings.log_level, settings.log_format)
         name = given.name or f"{socket.gethostname()}-{os.getpid()}"
-        return _work(given.pool, settings, name, make_jail)
+        return _work(settings, name, make_jail)
     except SettingsError as error:
         print(error, file=sys.stderr)
         return USAGE
@@ -114,7 +116,7 @@ def _serve_health(settings: Settings, life: Life) -> tuple[metrics.Tally, Callab
     return counted, health.Endpoints(settings.health_address, settings.health_port, pages).close
 
 
-def _work(url: str, settings: Settings, name: str, make_jail: Callable[[Settings], Sandboxes]) -> int:
+def _work(settings: Settings, name: str, make_jail: Callable[[Settings], Sandboxes]) -> int:
     # Celery is a third of a second of imports; the zygote takes as long, in another process. The
     # jail starts on this thread: what it starts may be bound to the life of the thread.
     imports = threading.Thread(target=_import_celery, name="hookpool-imports", daemon=True)
@@ -131,7 +133,7 @@ def _work(url: str, settings: Settings, name: str, make_jail: Callable[[Settings
         if broken := unpromised(pydantic.VERSION):
             log.warning("%s", broken)
         imports.join()
-        return _serve(url, settings, name, life, tally)
+        return _serve(settings.pool, settings, name, life, tally)
 
 
 def _import_celery() -> None:

@@ -65,6 +65,19 @@ def test_an_unknown_setting_is_named(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "HOOKPOOL_CONCURENCY" in capsys.readouterr().err
 
 
+def test_the_address_comes_from_the_environment_where_no_argument_gives_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOOKPOOL_POOL", raising=False)
+    assert main([], Pretend) == 2
+    assert capsys.readouterr().err == "HOOKPOOL_POOL: a worker needs the address of its queue, here or as --pool\n"
+    monkeypatch.setenv("HOOKPOOL_POOL", "http://elsewhere")
+    assert main([], Pretend) == 2
+    assert "'http://elsewhere' is no address" in capsys.readouterr().err
+    assert main(["--pool", "http://argument"], Pretend) == 2
+    assert "'http://argument' is no address" in capsys.readouterr().err
+
+
 def test_a_checkout_has_the_pydantic_that_callbacks_are_promised_and_a_worker_says_when_it_has_another() -> None:
     assert unpromised(pydantic.VERSION) == ""
     assert "2.14.4" in unpromised("2.14.4")
