@@ -104,7 +104,8 @@ class Limits:
 
     def clamp(self, ceiling: Limits) -> Limits:
         """These limits, none above the ceiling's."""
-        return replace(self, **{name: min(getattr(self, name), getattr(ceiling, name)) for name in LIMIT_NAMES})
+        cut = {name: most for name in LIMIT_NAMES if getattr(self, name) > (most := getattr(ceiling, name))}
+        return replace(self, **cut) if cut else self
 
 
 LIMIT_NAMES = tuple(f.name for f in fields(Limits))

@@ -35,6 +35,7 @@ class Jail:
     def __init__(self, settings: Settings) -> None:
         """Start the pool. Raises TierTooLow where this host cannot isolate well enough."""
         self._settings = settings
+        self._ceiling = settings.ceiling
         self._pool = Pool(strongest(settings), settings)
         self._others: dict[Flavour, Pool] = {}  # each started at the first job that wants it
         self._moved: collections.OrderedDict[bytes, Flavour] = collections.OrderedDict()  # by hash of code
@@ -81,16 +82,22 @@ class Jail:
         to a child that has it; one that turns out to want it, before any call was made, starts anew.
         Limits above the settings' ceiling are cut to it.
         """
-        job = replace(job, limits=job.limits.clamp(self._settings.ceiling))
-        key = hashlib.sha256(job.code).digest()
-        mentioned: Flavour = "full" if any(name in job.code for name in _MENTIONS) else "plain"
-        run = self._run(job, host, cancelled, self._pool_of(self._moved.get(key, mentioned)))
+        limits = job.limits.clamp(self._ceiling)
+        if limits is not job.limits:
+            job = replace(job, limits=limits)
+        run = self._run(job, host, cancelled, self._pool_of(self._flavour(job.code)))
         if run.facts.wants and not run.calls_made:
-            self._moved[key] = FLAVOUR_WITH[run.facts.wants]
-            run = self._run(job, host, cancelled, self._pool_of(self._moved[key]))
+            flavour = FLAVOUR_WITH[run.facts.wants]
+            self._moved[hashlib.sha256(job.code).digest()] = flavour
+            run = self._run(job, host, cancelled, self._pool_of(flavour))
             while len(self._moved) > MOVED:
                 self._moved.popitem(last=False)
         return run.outcome()
+
+    def _flavour(self, code: bytes) -> Flavour:
+        """Which zygote's child it is likely to need."""
+        moved = self._moved.get(hashlib.sha256(code).digest()) if self._moved else None
+        return moved or ("full" if any(name in code for name in _MENTIONS) else "plain")
 
     def _run(self, job: Job, host: Host, cancelled: threading.Event | None, pool: Pool) -> Run:
         """In one child; in another where it was killed between its hand-out and its beginning."""

@@ -266,7 +266,7 @@ class Run:
 
     def _watch(self) -> None:
         """Cancellation, CPU, memory, threads."""
-        threads = self._measure()
+        self._measure()
         facts, limits = self.facts, self._limits
         grown = (facts.peak_rss - self._child.idle.rss) / MIB
         if self._cancelled is not None and self._cancelled.is_set():
@@ -275,18 +275,16 @@ class Run:
             self._over(Status.CPU_LIMIT, facts.cpu_s)
         elif grown > limits.memory_mb:
             self._over(Status.MEMORY_LIMIT, grown)
-        elif threads > limits.threads + 1:  # the one it came with is free
+        elif (threads := self._child.threads()) > limits.threads + 1:  # the one it came with is free
             self._over(Status.POLICY_VIOLATION, threads - 1)
 
-    def _measure(self) -> int:
-        """Read CPU and memory from outside; the number of threads."""
+    def _measure(self) -> None:
+        """Read CPU and memory from outside."""
         child, facts = self._child, self.facts
         with contextlib.suppress(OSError):
             now = child.measure()
             facts.cpu_s = now.cpu_s - child.idle.cpu_s
             facts.peak_rss = max(facts.peak_rss, now.rss)
-            return now.threads
-        return 0
 
     def _over(self, limit: Status, used: float) -> None:
         if self.facts.over is None:

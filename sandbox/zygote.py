@@ -69,20 +69,8 @@ class Reading(NamedTuple):
     cpu_s: float
     rss: int
     mapped: int
-    threads: int
 
 
-def measure(pid: int, stat: int) -> Reading:
-    """Read a process's CPU clock and memory; `stat` is its /proc/PID/stat, open. Raises OSError when it is gone.
-
-    The clock is asked directly: 7 microseconds where a library that parses more of /proc takes 180.
-    """
-    fields = os.pread(stat, 1024, 0).rpartition(b")")[2].split()  # the command before it may hold anything
-    cpu_s = time.clock_gettime(~pid << 3 | _CPU_CLOCK)
-    return Reading(cpu_s, int(fields[_RSS]) * _PAGE, int(fields[_MAPPED]), int(fields[_THREADS]))
-
-
-_THREADS, _MAPPED, _RSS = 17, 20, 21  # fields of /proc/PID/stat, counted from the one behind the command
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED; with ~pid above it, the clock of a whole process
 _PAGE = resource.getpagesize()
 
@@ -96,9 +84,9 @@ class Child:
     channel: socket.socket
     pidfd: int = -1
     listener: int = -1
-    stat: int = -1  # its /proc/PID/stat
+    statm: int = -1  # its /proc/PID/statm
     pid: int = 0  # in this process's pid namespace
-    idle: Reading = field(default_factory=lambda: Reading(0.0, 0, 0, 1))  # as it waits: limits count from here
+    idle: Reading = field(default=Reading(0.0, 0, 0))  # as it waits: limits count from here
     born: bool = False
     code: bytes = b""  # what it compiled already
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -114,16 +102,27 @@ class Child:
             if data == LOCKED and fds:
                 self.pidfd, self.listener = fds[0], fds[1] if len(fds) > 1 else -1
                 self.pid = _pid_behind(self.pidfd)
-                self.stat = os.open(f"/proc/{self.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            if self.stat >= 0 and self.channel.recv(1) == WARM:
+                self.statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            if self.statm >= 0 and self.channel.recv(1) == WARM:
                 self.idle = self.measure()
                 self.born = True
         self.channel.settimeout(None)
         return self.born
 
     def measure(self) -> Reading:
-        """What it has used and uses now. Raises OSError when it is gone."""
-        return measure(self.pid, self.stat)
+        """What it has used and uses now. Raises OSError when it is gone.
+
+        The kernel is asked for as little as will do: 10 microseconds where psutil takes 180.
+        """
+        mapped, rss, *_ = os.pread(self.statm, 128, 0).split()
+        return Reading(time.clock_gettime(~self.pid << 3 | _CPU_CLOCK), int(rss) * _PAGE, int(mapped) * _PAGE)
+
+    def threads(self) -> int:
+        """How many it has now, the first included; 0 when it is gone."""
+        try:
+            return os.stat(f"/proc/{self.pid}/task").st_nlink - 2
+        except OSError:
+            return 0
 
     def rest(self) -> None:
         """What it used until now was not the job's: count from here."""
@@ -178,10 +177,10 @@ class Child:
         """Kill it and let go of everything."""
         self.signal(signal.SIGKILL)
         self.channel.close()
-        for fd in (self.pidfd, self.listener, self.stat):
+        for fd in (self.pidfd, self.listener, self.statm):
             if fd >= 0:
                 os.close(fd)
-        self.pidfd = self.listener = self.stat = -1
+        self.pidfd = self.listener = self.statm = -1
         self.zygote.forget(self)
 
 
