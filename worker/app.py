@@ -100,6 +100,7 @@ class Worker:
         self._ready = False
         self._shut_at = math.inf
         self._leaving = False
+        self._every = min(settings.lease_s, WORKER_TTL_S) / 3
         self._turned = self._beaten = time.monotonic()  # the pulse's last turn, and its last that reached the server
         self._pulse = threading.Thread(target=self._beat, name="hookpool-pulse", daemon=True)
         self._pulse.start()
@@ -224,7 +225,7 @@ class Worker:
         if self._shut_at < math.inf:
             return "shutting down"
         age = time.monotonic() - self._beaten
-        return f"the queue's server was not reached for {age:.0f} s" if age > WORKER_TTL_S else ""
+        return f"the queue's server was not reached for {age:.0f} s" if age > 3 * self._every else ""
 
     def dying(self) -> str:
         """Why it should be started anew; '' while it should not. A server that is away is no reason."""
@@ -260,7 +261,7 @@ class Worker:
                 log.info("not signed off: the server is away")
 
     def _beat(self) -> None:
-        every = min(self._settings.lease_s, WORKER_TTL_S) / 3
+        every = self._every
         due = 0.0
         words = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         while not self._closed.is_set():

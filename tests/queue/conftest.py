@@ -17,8 +17,10 @@ import pytest
 import redis
 
 from dispatcher.embedded import Embedded, server_binary, server_command
+from sandbox import wire
 from sandbox.contract import Job, Limits
 from sandbox.settings import Settings
+from tests.queue.kit import Child, Front, Server, Worker
 
 PRETEND = (sys.executable, str(Path(__file__).with_name("pretend.py")))
 
@@ -89,3 +91,60 @@ def until(condition: Callable[[], object], within_s: float = 10) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)
+
+
+# -- for what breaks processes (tests.queue.kit)
+
+type Hire = Callable[..., Worker]
+type Open = Callable[..., Front]
+type Start = Callable[..., Child]
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def hire(lasting: Server, tmp_path: Path) -> Iterator[Hire]:
+    """Starts workers, and waits until they take jobs."""
+    hired: list[Worker] = []
+
+    def start(name: str, url: str = "", **given: object) -> Worker:
+        hired.append(Worker(url or lasting.url, tmp_path / f"{name}.log", **given))  # type: ignore[arg-type]
+        until(lambda: hired[-1].ready(lasting.client), 20)
+        return hired[-1]
+
+    yield start
+    for worker in hired:
+        worker.close()
+    lasting.client.delete(wire.WORKERS)
+
+
+@pytest.fixture
+def front(lasting: Server) -> Iterator[Open]:
+    opened: list[Front] = []
+
+    def open_(url: str = "", **given: object) -> Front:
+        opened.append(Front(url or lasting.url, **given))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield open_
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def child(lasting: Server, request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts dispatchers, for the session that has the test's name."""
+    started: list[Child] = []
+
+    def start(**order: object) -> Child:
+        started.append(Child(lasting.url, session=request.node.name, **order))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -6,7 +6,9 @@ by a proxy in between. What a test starts, it starts in a `with` block or a fixt
 
 from __future__ import annotations
 
-import json
+import ctypes
+import hashlib
+import multiprocessing
 import os
 import select
 import signal
@@ -15,18 +17,34 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import redis
 
+import worker.__main__
+from dispatcher.celery_transport import CeleryTransport
+from dispatcher.dispatcher import Dispatcher, Profile
 from dispatcher.embedded import server_binary, server_command
+from dispatcher.redis_store import RedisStore
+from dispatcher.session import Session
+from sandbox import wire
+from sandbox.contract import Call, Limits, Return, Status
+from sandbox.errors import HookpoolError
+from sandbox.host import Closed, Host
+from sandbox.invocation import Source
+from sandbox.settings import Settings
+from tests.queue import dispatching
+from tests.queue.pretend import Pretend
 
-ROOT = Path(__file__).resolve().parents[2]
-PRETEND = (sys.executable, str(Path(__file__).with_name("pretend.py")))
-REAL = (sys.executable, "-m", "worker")
+FORKS = multiprocessing.get_context("forkserver")
+"""Each process is forked by one that has imported everything already: a start costs a tenth, and is no less real."""
+
+FORKS.set_forkserver_preload(["pytest", "celery.apps.worker", "celery.concurrency.thread", "worker.app", __name__])
 
 
 class Server:
@@ -70,39 +88,60 @@ class Server:
 class Worker:
     """A worker process; its log is a file. What is left of it is killed with the test."""
 
-    def __init__(self, url: str, log: Path, command: tuple[str, ...] = PRETEND, **settings: object) -> None:
-        given = {"lease_s": 1, "concurrency": 1, **settings}
+    def __init__(self, url: str, log: Path, *, real: bool = False, skew_s: float = 0, **settings: object) -> None:
         self.name = log.stem
         self.log = log
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HOOKPOOL_")}
-        environment |= {f"HOOKPOOL_{name.upper()}": str(value) for name, value in given.items()}
-        with log.open("wb") as errors, log.with_suffix(".out").open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, "--pool", url, "--name", self.name],
-                env={**environment, "PYTHONPATH": str(ROOT)},
-                stdout=output,
-                stderr=errors,
-                stdin=subprocess.DEVNULL,
-            )
+        given = {"lease_s": 1, "concurrency": 1, **settings}
+        self.process = FORKS.Process(target=_work, args=(url, log, real, skew_s, given))
+        self.process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid
+        return self.process.pid
+
+    def ready(self, client: redis.Redis) -> bool:
+        return client.zscore(wire.WORKERS, self.name) is not None
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        os.kill(self.pid, number)
 
-    def end(self) -> int:
+    def end(self) -> int | None:
         """Ask it to end, and its exit status."""
         self.process.terminate()
-        return self.process.wait(15)
+        self.process.join(15)
+        return self.process.exitcode
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.join()
+
+
+def _work(url: str, log: Path, real: bool, skew_s: float, settings: Mapping[str, object]) -> None:
+    """A worker's whole life, in its process."""
+    for number, path in ((1, log.with_suffix(".out")), (2, log)):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), number)
+    for name in [name for name in os.environ if name.startswith("HOOKPOOL_")]:
+        del os.environ[name]
+    os.environ |= {f"HOOKPOOL_{name.upper()}": str(value) for name, value in settings.items()}
+    _bind(skew_s)
+    sys.exit(worker.__main__.main(["--pool", url, "--name", log.stem], worker.__main__.jail_of if real else Pretend))
+
+
+def _bind(skew_s: float) -> None:
+    """Die with the fork server, which dies with the tests; and believe that it is so much later."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    right = time.time
+    if skew_s:
+        time.time = lambda: right() + skew_s
 
 
 class Proxy:
     """A wire to a Unix socket, by way of another, that can be held and cut.
 
-    `cut_at` is bytes of a request: the first connection that sends them is cut, and so is every
-    other, before or after the server had them. After a cut everything works again.
+    `cut_at` waits for bytes of a request. The connection that sends them is cut, before or after the
+    server had them, and what is to happen then happens. After a cut everything works again.
     """
 
     def __init__(self, directory: Path, target: Path) -> None:
@@ -110,7 +149,7 @@ class Proxy:
         self.url = f"unix://{self.path}"
         self.cuts = 0
         self._target = str(target)
-        self._trap: tuple[bytes, bool] | None = None
+        self._trap: tuple[bytes, bool, Callable[[], None]] | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -118,15 +157,14 @@ class Proxy:
         self._listener.listen(64)
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut_at(self, words: bytes, *, delivered: bool) -> None:
+    def cut_at(self, words: bytes, *, delivered: bool, then: Callable[[], None] = lambda: None) -> None:
         """Cut when a request holds `words`; `delivered` says whether the server gets them."""
-        self._trap = (words, delivered)
+        self._trap = (words, delivered, then)
 
     def cut(self) -> None:
         """Every connection, now."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
-        self.cuts += 1
         for pair in pairs:
             for end in pair:
                 with suppress(OSError):
@@ -159,8 +197,9 @@ class Proxy:
                         self._trap = None
                         if trap[1]:
                             far.sendall(data)
-                            time.sleep(0.05)  # the server has taken it by then; its answer is lost
-                        self.cut()
+                            far.recv(1)  # the server has done it; its answer is lost
+                        trap[2]()
+                        self.cuts += 1
                         return
                     (far if end is near else near).sendall(data)
 
@@ -171,28 +210,131 @@ class Proxy:
 
 
 class Child:
-    """A dispatcher in a process of its own: `python dispatching.py`, which says one JSON object a line."""
+    """A dispatcher in a process of its own (tests.queue.dispatching)."""
 
-    def __init__(self, url: str, **order: Any) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("dispatching.py")), url, json.dumps(order)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, url: str, *, skew_s: float = 0, **order: Any) -> None:
+        self._ours, theirs = FORKS.Pipe()
+        self.process = FORKS.Process(target=_dispatch, args=(url, skew_s, order, theirs))
+        self.process.start()
+        theirs.close()
 
-    def said(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the dispatcher ended with {self.process.wait()}"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid
+        os.kill(self.process.pid, number)
+
+    def until(self, word: str) -> dict[str, Any]:
+        """The next thing of that kind it says."""
+        while True:
+            assert self._ours.poll(20), "the dispatcher says nothing"
+            said: dict[str, Any] = self._ours.recv()
+            if word in said:
+                return said
+
+    def ended(self) -> dict[str, list[dict[str, Any]]]:
+        """How each invocation ended, by label: all that it says to its end."""
+        ends: dict[str, list[dict[str, Any]]] = {}
+        with suppress(EOFError):
+            while True:
+                said = self.until("ended")
+                ends.setdefault(said["ended"], []).append(said)
+        return ends
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.process.join()
+        self._ours.close()
+
+
+def _dispatch(url: str, skew_s: float, order: dict[str, Any], to: Connection) -> None:
+    _bind(skew_s)
+    dispatching.main(url, to, **order)
+
+
+class Front:
+    """A dispatcher of this process, and what became of each of its invocations, by label."""
+
+    def __init__(self, url: str, *, retry: str = "at_most_once", wall_s: float = 10, deadline_s: float = 20) -> None:
+        settings = Settings(lease_s=1)
+        limits = Limits.of(wall_s=wall_s)
+        self.session_id = f"session-{os.urandom(6).hex()}"
+        self.transport = CeleryTransport(url, settings)
+        self.store = RedisStore(url, settings)
+        profile = Profile(limits=limits, retry=retry, deadline_s=deadline_s)  # type: ignore[arg-type]
+        self._dispatcher = Dispatcher(self.transport, self.store, profile)
+        self._threads = ThreadPoolExecutor(64)
+        self._out: dict[str, Future[str]] = {}
+
+    def run(self, label: str, *steps: str, host: Host = Closed()) -> Future[str]:
+        """Those steps, and `set LABEL` as the last of them; the status, or the name of the error, in the end."""
+        return self.code(label, "; ".join([*steps, f"set {label}"]), host)
+
+    def code(self, label: str, text: str, host: Host = Closed()) -> Future[str]:
+        """The same with code for a real sandbox, which sets the label itself."""
+        assert label not in self._out
+        self._out[label] = self._threads.submit(self._invoke, [Source(name="script", text=text)], host)
+        return self._out[label]
+
+    def _invoke(self, source: list[Source], host: Host) -> str:
+        try:
+            session = Session(session_id=self.session_id)
+            verdict = self._dispatcher.run("before_agent_callback", session, source, host)
+        except HookpoolError as error:
+            return type(error).__name__
+        return verdict.status.value
+
+    def ends(self, within_s: float = 15) -> dict[str, str]:
+        """How each ended: one way each, within its bound. And what is in the session fits that."""
+        ends = {label: future.result(within_s) for label, future in self._out.items()}
+        exact(self.store, self.session_id, ends)
+        return ends
+
+    def close(self) -> None:
+        self.transport.close()
+        self.store.close()
+        self._threads.shutdown()
+
+
+class Hold:
+    """A host whose caller waits until the test lets go: the code is then known to be running."""
+
+    names = ("hold",)
+
+    def __init__(self) -> None:
+        self.called = threading.Semaphore(0)
+        self.let_go = threading.Event()
+
+    def call(self, call: Call) -> Return:
+        self.called.release()
+        self.let_go.wait(20)
+        return Return(call.id, 200, "answered")
+
+
+def runs(path: Path) -> int:
+    """How often `count PATH` ran."""
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+NOBODY_KNOWS = "PoolUnavailable"
+
+
+def exact(store: RedisStore, session_id: str, ends: Mapping[str, str]) -> None:
+    """The invariant. A delta is there if its verdict was ok, and then once; else it is not there. Only
+    an error that says so may leave it open, and then it is there wholly or not.
+
+    Each merge of a delta takes one version of its session, so the versions of the variables are the
+    numbers from 1 to how many were merged.
+    """
+    snapshot = store.open(Session(session_id=session_id))
+    there = set(snapshot.session.variables)
+    must = {label for label, end in ends.items() if end == Status.OK}
+    may = {label for label, end in ends.items() if end == NOBODY_KNOWS}
+    assert must <= there <= must | may, (ends, there)
+    assert sorted(snapshot.versions.values()) == list(range(1, len(there) + 1))
+
+
+def sha(script: str) -> bytes:
+    """What a request to run that script holds."""
+    return hashlib.sha1(script.encode()).hexdigest().encode()
 
 
 @contextmanager

@@ -4,12 +4,15 @@
     sleep S         that many seconds, or until cancelled
     count PATH      a line is added to the file: how often it ran
     call NAME       a tool call; its text is the reply
+    set NAME        the reply is a claim that this variable was set to 1
     die             the worker kills itself, as the kernel would
     die-once PATH   the same, unless the file is there already
     raise           the jail has a bug
     zygote          the jail says that no sandbox can be had
 
-Steps are separated by `;`. Run as `python pretend.py --pool URL ...`, like `python -m worker`.
+Steps are separated by `;`. A job that brings code has its steps there instead, as the text of the
+first source, and is answered with a claim that a dispatcher can judge. Run as `python pretend.py
+--pool URL ...`, like `python -m worker`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections import Counter
 from sandbox.contract import Call, CallRecord, Job, Outcome, Status, Usage
 from sandbox.errors import ZygoteLost
 from sandbox.host import Host
+from sandbox.invocation import Code, Reply
 from sandbox.pool import Stock
 from sandbox.settings import Settings
 from worker.__main__ import main
@@ -40,8 +44,9 @@ class Pretend:
 
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
         started = time.monotonic()
-        reply, calls = job.body, []
-        for number, step in enumerate(job.body.decode("utf-8", "replace").split(";")):
+        reply, calls, claimed = job.body, [], dict[str, int]()
+        script = Code.decode(job.code).sources[0].text if job.code else job.body.decode("utf-8", "replace")
+        for number, step in enumerate(script.split(";")):
             word, _, rest = step.strip().partition(" ")
             if word == "sleep":
                 if (cancelled or threading.Event()).wait(float(rest)):
@@ -53,6 +58,8 @@ class Pretend:
                 answer = host.call(Call(number, "tool", rest, b""))
                 reply = answer.text.encode() or answer.reason.encode()
                 calls.append(CallRecord("tool", rest, answer.status_code, 0.0))
+            elif word == "set":
+                claimed[rest] = 1
             elif word == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif word == "die-once" and not os.path.exists(rest):
@@ -62,6 +69,8 @@ class Pretend:
                 raise RuntimeError("a bug in the jail")
             elif word == "zygote":
                 raise ZygoteLost("the fork server is gone")
+        if job.code:
+            reply = Reply(set=claimed).encode()
         usage = Usage(wall_ms=(time.monotonic() - started) * 1e3)
         return Outcome(job.id, Status.OK, reply=reply, calls=tuple(calls), usage=usage, tier=self.tier)
 

@@ -33,7 +33,7 @@ from sandbox.errors import ZygoteLost
 from sandbox.invocation import Source
 from sandbox.settings import Settings
 from tests.queue.conftest import until
-from tests.queue.kit import REAL, Server, Worker, free_port
+from tests.queue.kit import Server, Worker, free_port
 from tests.queue.pretend import Pretend
 from worker import health, metrics
 from worker.__main__ import main
@@ -65,11 +65,11 @@ class Watched:
         self.worker = Worker(
             self.server.url,
             directory / "watched.log",
-            REAL,
+            real=True,
             health_port=self.port,
             traces="console",
             log_format="json",
-            lease_s=10,
+            lease_s=2,
         )
 
     def get(self, path: str) -> tuple[int, bytes]:
@@ -171,7 +171,7 @@ def test_a_message_of_nobody_is_counted_too(watched: Watched) -> None:
 
 
 def test_a_killed_fork_server_is_a_restart_and_the_worker_stays_ready(watched: Watched) -> None:
-    zygotes = psutil.Process(watched.worker.process.pid).children()
+    zygotes = psutil.Process(watched.worker.pid).children()
     zygotes[0].kill()
     until(lambda: watched.numbers()[("hookpool_zygote_restarts_total",)] == 1, 15)
     assert watched.ready()

@@ -1,0 +1,249 @@
+"""Workers and dispatchers that are killed, frozen or slow, at each stage of the path.
+
+    sent -> taken -> running -> reply -> outcome in the inbox -> judged -> merged
+
+Every case ends with the invariant of `kit.exact`: one verdict each, merged once or not at all.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sandbox import ledger, wire
+from tests.queue.conftest import Hire, Open, Start, until
+from tests.queue.kit import Hold, Proxy, Server, Worker, exact, runs, sha
+
+
+def state(lasting: Server, name: bytes = b"done") -> int:
+    """How many jobs the ledger has in that state."""
+    keys = list(lasting.client.scan_iter("hookpool:job:*"))
+    return sum(lasting.client.hget(key, "state") == name for key in keys)
+
+
+# -- a worker
+
+
+@pytest.mark.parametrize("retry", ["at_most_once", "at_least_once"])
+def test_a_worker_killed_before_the_start(lasting: Server, hire: Hire, front: Open, tmp_path: Path, retry: str) -> None:
+    """Its read is answered into a socket nobody reads any more. Nothing had started: it runs elsewhere, once."""
+    first, ran = hire("first"), tmp_path / "ran"
+    pool = front(retry=retry)
+    first.signal(signal.SIGSTOP)
+    for label in "abc":
+        pool.run(label, f"count {ran}")
+    time.sleep(0.3)
+    hire("second")
+    first.close()
+    assert set(pool.ends().values()) == {"ok"}
+    assert runs(ran) == 3
+
+
+@pytest.mark.parametrize(("retry", "end", "times"), [("at_most_once", "lost", 1), ("at_least_once", "ok", 2)])
+def test_a_worker_killed_while_it_runs(
+    hire: Hire, front: Open, tmp_path: Path, retry: str, end: str, times: int
+) -> None:
+    first, ran, hold = hire("first"), tmp_path / "ran", Hold()
+    pool = front(retry=retry)
+    pool.run("a", f"count {ran}", "call hold", host=hold)
+    assert hold.called.acquire(timeout=10)
+    hire("second")
+    first.close()
+    hold.let_go.set()
+    assert pool.ends() == {"a": end}
+    assert runs(ran) == times
+
+
+@pytest.mark.parametrize(
+    ("delivered", "retry", "end", "times"),
+    [
+        (True, "at_most_once", "ok", 1),
+        (True, "at_least_once", "ok", 1),
+        (False, "at_most_once", "lost", 1),
+        (False, "at_least_once", "ok", 2),
+    ],
+)
+def test_a_worker_killed_after_the_reply(
+    lasting: Server, hire: Hire, front: Open, tmp_path: Path, delivered: bool, retry: str, end: str, times: int
+) -> None:
+    """As its outcome leaves for the inbox: before the server has it, or after that and before the message is acknowledged."""
+    proxy = Proxy(tmp_path, lasting.directory / "pool.sock")
+    ran = tmp_path / "ran"
+    try:
+        first = hire("first", proxy.url)
+        pool = front(retry=retry)
+        assert pool.run("warm").result(10) == "ok"  # the server knows the script
+        proxy.cut_at(sha(ledger.FINISH), delivered=delivered, then=first.close)
+        pool.run("a", f"count {ran}")
+        until(lambda: proxy.cuts)
+        hire("second")
+        assert pool.ends() == {"warm": "ok", "a": end}
+        assert runs(ran) == times
+    finally:
+        proxy.close()
+
+
+def test_a_worker_killed_after_the_merge(lasting: Server, hire: Hire, front: Open, tmp_path: Path) -> None:
+    first, ran = hire("first"), tmp_path / "ran"
+    pool = front(retry="at_least_once")
+    assert pool.run("a", f"count {ran}").result(10) == "ok"
+    first.close()
+    hire("second")
+    time.sleep(1.5)  # more than a lease
+    assert pool.ends() == {"a": "ok"}
+    assert runs(ran) == 1
+
+
+# -- a dispatcher. Nobody is left to be told; what it accepted is merged once or not at all.
+
+
+def orphaned(lasting: Server, front: Open, session: str, merged: set[str]) -> None:
+    """The pool serves others, nothing is kept for ever, and the session has what it should."""
+    other = front()
+    other.run("next")
+    assert other.ends(5) == {"next": "ok"}
+    exact(other.store, session, dict.fromkeys(merged, "ok"))
+    forever = {key for key in lasting.client.scan_iter("hookpool:*") if lasting.client.ttl(key) == -1}
+    assert forever <= {wire.WORKERS.encode()}
+
+
+def test_a_dispatcher_killed_before_the_start(
+    lasting: Server, hire: Hire, front: Open, child: Start, request: pytest.FixtureRequest
+) -> None:
+    dispatcher = child(scripts={"a": "set a"})
+    until(lambda: lasting.client.llen(wire.QUEUES["interactive"]) == 1)
+    dispatcher.close()
+    hire("first")
+    until(lambda: lasting.client.llen(wire.QUEUES["interactive"]) == 0)
+    orphaned(lasting, front, request.node.name, set())
+
+
+def test_a_dispatcher_killed_while_its_job_runs(
+    lasting: Server, hire: Hire, front: Open, child: Start, request: pytest.FixtureRequest
+) -> None:
+    """Its tool call is never answered; the place is free again when the job's own limit is reached."""
+    hire("first")
+    dispatcher = child(scripts={"a": "call hold; set a"}, wall_s=1.5)
+    dispatcher.until("called")
+    dispatcher.close()
+    orphaned(lasting, front, request.node.name, set())
+
+
+def test_a_dispatcher_killed_after_the_reply(
+    lasting: Server, hire: Hire, front: Open, child: Start, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The outcome is in its inbox, and it never reads it."""
+    hire("first")
+    ran, done = tmp_path / "ran", state(lasting)
+    dispatcher = child(scripts={"a": f"count {ran}; sleep 0.5; set a"})
+    until(ran.exists)
+    dispatcher.signal(signal.SIGSTOP)
+    until(lambda: state(lasting) == done + 1)
+    dispatcher.close()
+    orphaned(lasting, front, request.node.name, set())
+
+
+def test_a_dispatcher_killed_after_the_merge(
+    lasting: Server, hire: Hire, front: Open, child: Start, request: pytest.FixtureRequest
+) -> None:
+    hire("first", concurrency=2)
+    dispatcher = child(scripts={"a": "set a", "b": "call hold; set b"}, wall_s=1.5)
+    assert dispatcher.until("ended")["ended"] == "a"
+    dispatcher.close()
+    orphaned(lasting, front, request.node.name, {"a"})
+
+
+def test_a_dispatcher_that_is_slow_loses_nothing(
+    lasting: Server, hire: Hire, front: Open, child: Start, request: pytest.FixtureRequest
+) -> None:
+    """Frozen for more than two leases while its outcomes pile up."""
+    hire("first", concurrency=4)
+    done = state(lasting)
+    dispatcher = child(scripts={f"v{number}": f"sleep 0.1; set v{number}" for number in range(12)})
+    dispatcher.until("ready")
+    until(lambda: state(lasting) > done)
+    dispatcher.signal(signal.SIGSTOP)
+    time.sleep(2.2)
+    dispatcher.signal(signal.SIGCONT)
+    ends = dispatcher.ended()
+    assert {label: [end["status"] for end in how] for label, how in ends.items()} == {
+        f"v{number}": ["ok"] for number in range(12)
+    }
+    orphaned(lasting, front, request.node.name, set(ends))
+
+
+# -- clocks
+
+
+@pytest.mark.parametrize("skew_s", [10, -10])
+@pytest.mark.parametrize("whose", ["worker", "dispatcher"])
+def test_a_clock_that_is_wrong_by_ten_seconds_expires_nothing(
+    lasting: Server,
+    hire: Hire,
+    front: Open,
+    child: Start,
+    request: pytest.FixtureRequest,
+    whose: str,
+    skew_s: float,
+) -> None:
+    """A deadline of five seconds, and one that has passed: a job that waits longer is not run."""
+    worker = hire("first", skew_s=skew_s if whose == "worker" else 0)
+    wrong = {"skew_s": skew_s if whose == "dispatcher" else 0}
+    ends = child(scripts={"a": "set a"}, deadline_s=5, wall_s=2, **wrong).ended()
+    assert [(end["status"], 0 <= end["queue_ms"] < 4000) for end in ends["a"]] == [("ok", True)]
+    worker.signal(signal.SIGSTOP)
+    late = child(scripts={"b": "set b"}, deadline_s=0.5, wall_s=0.5, **wrong).ended()
+    worker.signal(signal.SIGCONT)
+    assert [end["status"] for end in late["b"]] == ["not_started"]
+    orphaned(lasting, front, request.node.name, {"a"})
+    counting = front().transport
+    assert counting.workers() == 1
+
+
+# -- a fork server, under a real worker
+
+
+@pytest.fixture(scope="module")
+def real(lasting: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    worker = Worker(lasting.url, tmp_path_factory.mktemp("real") / "real.log", real=True, lease_s=5)
+    until(lambda: worker.ready(lasting.client), 30)
+    yield worker
+    worker.close()
+    lasting.client.delete(wire.WORKERS)
+
+
+SET = "def before_agent_callback(callback_context):\n    callback_context.variables[{label!r}] = 1\n"
+HELD = SET + "    tools.hold({{}})\n"
+
+
+def zygote(worker: Worker) -> psutil.Process:
+    """Its only one, when what was before it is put away."""
+    until(lambda: len(psutil.Process(worker.pid).children()) == 1)
+    return psutil.Process(worker.pid).children()[0]
+
+
+@pytest.mark.parametrize("stage", ["before the start", "while it runs", "after the reply"])
+def test_a_fork_server_killed(real: Worker, front: Open, stage: str) -> None:
+    """The worker has another within seconds. What ran in one of its children is lost or was done."""
+    pool, hold = front(wall_s=5), Hold()
+    victim = zygote(real)
+    if stage == "before the start":
+        victim.kill()
+        assert pool.code("a", SET.format(label="a")).result(15) == "ok"
+    elif stage == "while it runs":
+        running = pool.code("a", HELD.format(label="a"), host=hold)
+        assert hold.called.acquire(timeout=10)
+        victim.kill()
+        assert running.result(4) in {"lost", "crashed"}  # well before its limit, with the call unanswered
+        hold.let_go.set()
+    else:
+        assert pool.code("a", SET.format(label="a")).result(10) == "ok"
+        victim.kill()
+    assert pool.code("b", SET.format(label="b")).result(15) == "ok"
+    assert pool.ends()["b"] == "ok"
+    assert zygote(real).pid != victim.pid

@@ -1,0 +1,150 @@
+"""The server restarted, frozen, or out of memory, with jobs at every stage of the path.
+
+Every case ends with the invariant of `kit.exact`: one verdict each, merged once or not at all.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sandbox import wire
+from sandbox.delta import Delta
+from sandbox.errors import PoolUnavailable
+from tests.queue.conftest import Hire, Open, until
+from tests.queue.kit import Hold, Server, runs
+
+QUEUE = wire.QUEUES["interactive"]
+
+
+@pytest.mark.parametrize("retry", ["at_most_once", "at_least_once"])
+def test_a_restart_loses_neither_what_waits_nor_what_runs(
+    lasting: Server, hire: Hire, front: Open, tmp_path: Path, retry: str
+) -> None:
+    hire("first", concurrency=2)
+    ran, hold, pool = tmp_path / "ran", Hold(), front(retry=retry)
+    for label in "ab":
+        pool.run(label, f"count {ran}", "call hold", host=hold)
+        assert hold.called.acquire(timeout=10)
+    for label in "cdef":
+        pool.run(label, f"count {ran}")
+    until(lambda: lasting.client.llen(QUEUE) == 4)
+    lasting.kill()
+    hold.let_go.set()
+    time.sleep(0.5)
+    lasting.start()
+    assert set(pool.ends().values()) == {"ok"}
+    assert runs(ran) == 6
+
+
+def test_restarts_under_load_leave_every_session_exact(lasting: Server, hire: Hire, front: Open) -> None:
+    """Sent, claimed, delivered and merged at the very moment. An error at the front says so and is allowed."""
+    hire("first", concurrency=2)
+    hire("second", concurrency=2)
+    pool = front(retry="at_least_once")
+    for number in range(150):
+        pool.run(f"v{number}", "sleep 0.02")
+        if number % 50 == 25:
+            lasting.restart()
+    ends = list(pool.ends(20).values())
+    assert set(ends) <= {"ok", "PoolUnavailable"}
+    assert ends.count("ok") > 100
+
+
+def test_a_frozen_server_is_waited_for(lasting: Server, hire: Hire, front: Open) -> None:
+    hire("first")
+    pool = front()
+    running = pool.run("a", "sleep 0.5")
+    until(lambda: lasting.client.llen(QUEUE) == 0)
+    lasting.process.send_signal(signal.SIGSTOP)
+    late = pool.run("b")
+    time.sleep(2.5)  # more than two leases; less than any client gives up after
+    assert not late.done()
+    lasting.process.send_signal(signal.SIGCONT)
+    assert running.result(10) == "ok"
+    assert pool.ends() == {"a": "ok", "b": "ok"}
+
+
+def full(server: Server, yes: bool) -> None:
+    """Every write that needs memory is refused, or none is."""
+    server.client.config_set("maxmemory", "1" if yes else "0")
+
+
+def test_a_full_memory_refuses_at_once_and_for_good(lasting: Server, hire: Hire, front: Open, tmp_path: Path) -> None:
+    hire("first")
+    ran, pool = tmp_path / "ran", front()
+    assert pool.run("warm").result(10) == "ok"
+    full(lasting, True)
+    try:
+        started = time.monotonic()
+        assert pool.run("a", f"count {ran}").result(5) == "PoolUnavailable"
+        assert time.monotonic() - started < 3
+    finally:
+        full(lasting, False)
+    time.sleep(1.2)  # more than a lease
+    assert pool.run("b").result(10) == "ok"
+    assert pool.ends() == {"warm": "ok", "a": "PoolUnavailable", "b": "ok"}
+    assert runs(ran) == 0
+
+
+def test_a_memory_that_is_full_for_less_than_a_lease_costs_no_outcome(
+    lasting: Server, hire: Hire, front: Open, tmp_path: Path
+) -> None:
+    """The outcome waits at the worker, and the job stays its own meanwhile."""
+    hire("first", lease_s=3)
+    ran, hold, pool = tmp_path / "ran", Hold(), front()
+    pool.run("a", f"count {ran}", "call hold", host=hold)
+    assert hold.called.acquire(timeout=10)
+    pool.run("next")
+    until(lambda: lasting.client.llen(QUEUE) == 1)
+    full(lasting, True)
+    try:
+        hold.let_go.set()
+        time.sleep(1.5)
+    finally:
+        full(lasting, False)
+    ends = pool.ends()
+    assert ends["next"] == "ok"
+    assert ends["a"] == "ok"
+    assert runs(ran) == 1
+
+
+@pytest.mark.parametrize("retry", ["at_most_once", "at_least_once"])
+def test_a_memory_that_stays_full_ends_every_wait_by_its_deadline(
+    lasting: Server, hire: Hire, front: Open, retry: str
+) -> None:
+    hire("first")
+    hold, pool = Hold(), front(retry=retry, deadline_s=3.5, wall_s=2)
+    pool.run("a", "call hold", host=hold)
+    assert hold.called.acquire(timeout=10)
+    pool.run("b")
+    until(lambda: lasting.client.llen(QUEUE) == 1)
+    full(lasting, True)
+    try:
+        hold.let_go.set()
+        ends = pool.ends(8)
+    finally:
+        full(lasting, False)
+    assert set(ends.values()) <= {"lost", "not_started"}
+    again = front()
+    again.run("c")
+    assert again.ends() == {"c": "ok"}
+
+
+def test_a_merge_into_a_full_memory_is_an_error_and_no_half(lasting: Server, hire: Hire, front: Open) -> None:
+    """The outcome has come; the merge of its two variables cannot."""
+    hire("first")
+    pool = front()
+    assert pool.run("warm").result(10) == "ok"
+    snapshot = pool.store.read(pool.session_id)
+    full(lasting, True)
+    try:
+        with pytest.raises(PoolUnavailable, match="maxmemory"):
+            pool.store.commit(snapshot, "k", Delta(set={"x": 1, "y": "long" * 1000}, remove=("warm",)))
+    finally:
+        full(lasting, False)
+    assert pool.store.read(pool.session_id) == snapshot
+    assert pool.store.commit(snapshot, "k", Delta(set={"x": 1})).applied
