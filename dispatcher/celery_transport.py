@@ -276,10 +276,13 @@ class CeleryTransport:
             except Exception as error:
                 log.exception("job=%s the host failed on %s %s", waiting.job.id, call.kind, call.name)
                 answer = Return(call.id, 0, "", f"internal_error: {type(error).__name__}")
-        try:
-            self._post(wire.return_key(waiting.job.id, frame.token), wire.ANSWER, answer.encode())
-        except redis.RedisError as error:
-            log.warning("job=%s an answer could not be sent: %s", waiting.job.id, error)
+        while waiting.job.id in self._waiting and not self._closed.is_set():
+            try:
+                self._post(wire.return_key(waiting.job.id, frame.token), wire.ANSWER, answer.encode())
+                return
+            except redis.RedisError as error:  # the code still waits for it, and so can we
+                log.warning("job=%s an answer could not be sent: %s", waiting.job.id, error)
+                self._closed.wait(TICK_S)
 
     # -- while nothing comes
 

@@ -155,7 +155,9 @@ class Dispatcher:
         return Prepared(job, invocation, snapshot, span)
 
     def settle(self, prepared: Prepared, outcome: Outcome) -> Verdict:
-        """Judge the outcome and merge its delta, once."""
+        """Judge the outcome and merge its delta, once. A verdict that is not ok needs no store, and is not
+        hidden by one that fails.
+        """
         verdict = judge(
             prepared.invocation,
             prepared.snapshot.session.invocation_id or prepared.job.id,
@@ -165,6 +167,8 @@ class Dispatcher:
         prepared.span.note(
             failed="" if verdict.ok else f"{verdict.status}: {verdict.detail}", status=verdict.status.value
         )
+        if not verdict.ok:
+            return verdict
         with prepared.span.child("hookpool.merge"):
             commit = self.store.commit(prepared.snapshot, prepared.job.id, delta_of(verdict))
         changed_meanwhile = [

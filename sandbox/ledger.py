@@ -8,7 +8,8 @@ that dies between taking it and running it), and it may come twice. Truth is in 
     lease  the token of the run that is going on; the worker renews it, its death lets it expire.
            With `hold:` before it, of a run to come: the job is in a worker's chunk (sandbox.backlog)
 
-Every step is one atomic script, and may be repeated when its answer was lost:
+Every step is one atomic script, and may be repeated when its answer was lost. What takes memory comes
+first in it: a server that is full refuses there, and has done nothing then.
 
     claim     worker      before a run: is there anything to run, and may it be started (again)?
     renew     worker      while it runs; also writes the job down again in a server that lost its data
@@ -109,15 +110,16 @@ return 'ok'
 
 # KEYS job, lease, body, inbox, queue. ARGV token, ttl ms, frame, inbox ttl ms, the frame's kind.
 FINISH = """
-local waiting = redis.call('LLEN', KEYS[5])
+local waiting, fresh = redis.call('LLEN', KEYS[5]), not redis.call('HGET', KEYS[1], 'state')
+if fresh then
+  redis.call('HSET', KEYS[1], 'state', 'done')
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  redis.call('XADD', KEYS[4], '*', ARGV[5], ARGV[3])
+  redis.call('PEXPIRE', KEYS[4], ARGV[4])
+  redis.call('UNLINK', KEYS[3])
+end
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-if redis.call('HGET', KEYS[1], 'state') then return {0, waiting} end
-redis.call('HSET', KEYS[1], 'state', 'done')
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('UNLINK', KEYS[3])
-redis.call('XADD', KEYS[4], '*', ARGV[5], ARGV[3])
-redis.call('PEXPIRE', KEYS[4], ARGV[4])
-return {1, waiting}
+return {fresh and 1 or 0, waiting}
 """
 
 # KEYS lease. ARGV token.

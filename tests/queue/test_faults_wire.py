@@ -36,8 +36,9 @@ STEPS = {
 class Wired:
     """A worker and a dispatcher, each with a wire of its own to the server."""
 
-    def __init__(self, server: Server, directory: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.wires = {}
+        self.server = server = Server(directory)
         for name in ("worker", "dispatcher"):
             (directory / name).mkdir()
             self.wires[name] = Proxy(directory / name, server.directory / "pool.sock")
@@ -51,11 +52,12 @@ class Wired:
         self.worker.close()
         for wire_ in self.wires.values():
             wire_.close()
+        self.server.close()
 
 
 @pytest.fixture(scope="module")
-def wired(lasting: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wired]:
-    wired = Wired(lasting, tmp_path_factory.mktemp("wired"))
+def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wired]:
+    wired = Wired(tmp_path_factory.mktemp("wired"))
     yield wired
     wired.close()
 
