@@ -142,8 +142,8 @@ class RedisStore:
         self._settings = settings or Settings()
         self._client = wire.connect(url)
         self._logs = Logs()
-        self._open = self._client.register_script(OPEN)
-        self._commit = self._client.register_script(COMMIT)
+        self._open = self._client.register_script(OPEN)  # a full server lets what it has be read
+        self._commit = wire.script(self._client, COMMIT)
 
     def open(self, session: Session) -> Snapshot:
         """One round trip for a session that is known, two for a new one."""

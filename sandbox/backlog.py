@@ -124,8 +124,7 @@ class Backlog:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        script = client.register_script
-        self._push, self._take, self._give_back = script(PUSH), script(TAKE), script(GIVE_BACK)
+        self._push, self._take, self._give_back = (wire.script(client, text) for text in (PUSH, TAKE, GIVE_BACK))
 
     def push(
         self,

@@ -8,8 +8,8 @@ that dies between taking it and running it), and it may come twice. Truth is in 
     lease  the token of the run that is going on; the worker renews it, its death lets it expire.
            With `hold:` before it, of a run to come: the job is in a worker's chunk (sandbox.backlog)
 
-Every step is one atomic script, and may be repeated when its answer was lost. What takes memory comes
-first in it: a server that is full refuses there, and has done nothing then.
+Every step is one atomic script, and may be repeated when its answer was lost. A server
+that is full refuses it as a whole (`wire.script`).
 
     claim     worker      before a run: is there anything to run, and may it be started (again)?
     renew     worker      while it runs; also writes the job down again in a server that lost its data
@@ -165,10 +165,10 @@ class Ledger:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        script = client.register_script
-        self._claim, self._renew, self._finish = script(CLAIM), script(RENEW), script(FINISH)
-        self._release, self._abandon, self._admit = script(RELEASE), script(ABANDON), script(ADMIT)
-        self._announce, self._ready = script(ANNOUNCE), script(READY)
+        self._claim, self._renew, self._finish, self._abandon, self._admit, self._announce = (
+            wire.script(client, text) for text in (CLAIM, RENEW, FINISH, ABANDON, ADMIT, ANNOUNCE)
+        )
+        self._release, self._ready = client.register_script(RELEASE), client.register_script(READY)  # take no memory
 
     def admit(self, queue: str, beside: Mapping[str, tuple[bytes, float]], *, limit: int) -> Admitted:
         """Put what travels beside the queue there, each with its time to live, unless that is `limit` deep."""

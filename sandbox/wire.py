@@ -38,6 +38,8 @@ from sandbox.errors import ProtocolError, SettingsError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from redis.commands.core import Script
+
     from sandbox.contract import Lane
 
 TASK, CHUNK_TASK = "hookpool.invoke", "hookpool.chunk"
@@ -175,6 +177,16 @@ def connect(url: str, **options: Any) -> redis.Redis:  # redis-py's own
         retry=retry,
         **options,
     )
+
+
+WHOLE = "#!lua\n"
+"""Before a script, this makes a server whose memory is full refuse it as a whole. Without, it would be
+refused at its first write that takes memory, and what comes before that would be done."""
+
+
+def script(client: redis.Redis, text: str) -> Script:
+    """A script that is done wholly or not at all."""
+    return client.register_script(WHOLE + text)
 
 
 def celery_options(url: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Server:
     def start(self) -> None:
         (self.directory / "pool.sock").unlink(missing_ok=True)
         self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 15
         while True:
             with suppress(redis.RedisError):
                 self.client.ping()
@@ -253,13 +253,21 @@ def _dispatch(url: str, skew_s: float, order: dict[str, Any], to: Connection) ->
 class Front:
     """A dispatcher of this process, and what became of each of its invocations, by label."""
 
-    def __init__(self, url: str, *, retry: str = "at_most_once", wall_s: float = 10, deadline_s: float = 20) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        retry: str = "at_most_once",
+        lane: str = "interactive",
+        wall_s: float = 10,
+        deadline_s: float = 20,
+    ) -> None:
         settings = Settings(lease_s=1)
         limits = Limits.of(wall_s=wall_s)
         self.session_id = f"session-{os.urandom(6).hex()}"
         self.transport = CeleryTransport(url, settings)
         self.store = RedisStore(url, settings)
-        profile = Profile(limits=limits, retry=retry, deadline_s=deadline_s)  # type: ignore[arg-type]
+        profile = Profile(limits=limits, retry=retry, lane=lane, deadline_s=deadline_s)  # type: ignore[arg-type]
         self._dispatcher = Dispatcher(self.transport, self.store, profile)
         self._threads = ThreadPoolExecutor(64)
         self._out: dict[str, Future[str]] = {}
@@ -332,9 +340,9 @@ def exact(store: RedisStore, session_id: str, ends: Mapping[str, str]) -> None:
     assert sorted(snapshot.versions.values()) == list(range(1, len(there) + 1))
 
 
-def sha(script: str) -> bytes:
+def sha(script: str, before: str = wire.WHOLE) -> bytes:
     """What a request to run that script holds."""
-    return hashlib.sha1(script.encode()).hexdigest().encode()
+    return hashlib.sha1((before + script).encode()).hexdigest().encode()
 
 
 @contextmanager

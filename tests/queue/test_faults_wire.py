@@ -21,7 +21,7 @@ from tests.queue.kit import Front, Hold, Proxy, Server, Worker, exact, runs, sha
 QUEUE = wire.QUEUES["interactive"]
 
 STEPS = {
-    "dispatcher reads the session": sha(redis_store.OPEN),
+    "dispatcher reads the session": sha(redis_store.OPEN, ""),
     "dispatcher asks to send": sha(ledger.ADMIT),
     "dispatcher sends": b"LPUSH",
     "dispatcher reads its inbox": b"XDEL",
