@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.dispatcher import Dispatcher, Profile
+from dispatcher.dispatcher import RERUNS, Dispatcher, Profile, pause_s
+from sandbox.errors import MergeRejected
 from sandbox.host import Closed, Host
 
 if TYPE_CHECKING:
@@ -44,10 +45,18 @@ class AsyncDispatcher:
         **arguments: Any,
     ) -> Verdict:
         """As `Dispatcher.run`, with the same errors."""
-        prepared = await asyncio.to_thread(self.dispatcher.prepare, hook, session, callbacks, host, entry, **arguments)
-        with prepared.span:
-            outcome = await asyncio.wrap_future(await self._submit(prepared.job, host))
-            return await asyncio.shield(asyncio.to_thread(self.dispatcher.settle, prepared, outcome))
+        there = self.dispatcher
+        for lost_before in range(RERUNS + 1):
+            await asyncio.sleep(pause_s(lost_before))
+            prepared = await asyncio.to_thread(there.prepare, hook, session, callbacks, host, entry, **arguments)
+            with prepared.span:
+                outcome = await asyncio.wrap_future(await self._submit(prepared.job, host))
+                try:
+                    return await asyncio.shield(asyncio.to_thread(there.settle, prepared, outcome))
+                except MergeRejected as lost:
+                    if not lost.rerun or lost_before == RERUNS:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def _submit(self, job: Job, host: Host) -> Future[Outcome]:
         """Send the job on a thread; one that is sent after this was cancelled is cancelled too."""

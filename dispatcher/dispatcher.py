@@ -11,6 +11,7 @@ walks the same three steps (`prepare`, the transport, `settle`) without blocking
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -20,12 +21,12 @@ from dispatcher.history import pieces_of
 from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
 from sandbox import tracing
 from sandbox.contract import CONTEXT_BYTES, Job, Limits
-from sandbox.errors import InputError, SettingsError
+from sandbox.errors import InputError, MergeRejected, SettingsError
 from sandbox.host import Closed, Host
 from sandbox.invocation import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dispatcher.store import Store
     from dispatcher.transport import Transport
@@ -36,6 +37,15 @@ if TYPE_CHECKING:
 
 RETRY_OF: Mapping[Lane, Retry] = {"interactive": "at_most_once", "batch": "at_least_once"}
 """What becomes of a job that may have started, where nobody says otherwise."""
+
+
+RERUNS = 20
+"""Of one invocation whose variables others changed first. Of several that race one wins each time."""
+
+
+def pause_s(lost: int) -> float:
+    """Before another try, after so many lost races: whoever waits by chance does not meet the same others again."""
+    return random.uniform(0, min(0.001 * 2**lost, 0.2)) if lost else 0.0  # noqa: S311  # no secret hangs on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +104,40 @@ class Dispatcher:
         `arguments` go by the documents' names (llm_request, llm_response, tool, input,
         tool_response), as plain data. Nothing is merged unless the verdict is ok.
 
-        Raises InputError for an unknown hook or argument, SessionError when the merge cannot be
-        done, PoolError when the machinery failed. A failure of the code is in the verdict.
+        Where a variable was changed meanwhile whose policy is `rerun`, all of it is done again, up to
+        `RERUNS` times. Raises InputError for an unknown hook or argument, SessionError when the merge
+        cannot be done, PoolError when the machinery failed. A failure of the code is in the verdict.
         """
-        prepared = self.prepare(hook, session, callbacks, host, entry, **arguments)
-        with prepared.span:
-            future = self.transport.submit(prepared.job, host)
-            try:
-                outcome = future.result()
-            finally:
-                future.cancel()  # only means something when the wait was broken off, by Ctrl-C say
-            return self.settle(prepared, outcome)
+        return self.run_in_turn(lambda: None, hook, session, callbacks, host, entry, **arguments)
+
+    def run_in_turn(
+        self,
+        wait: Callable[[], None],
+        hook: str,
+        session: Session,
+        callbacks: Sequence[Source],
+        host: Host = Closed(),
+        entry: str = "",
+        /,
+        **arguments: Any,
+    ) -> Verdict:
+        """`run`, whose merge first waits for its turn."""
+        for lost_before in range(RERUNS + 1):
+            time.sleep(pause_s(lost_before))
+            prepared = self.prepare(hook, session, callbacks, host, entry, **arguments)
+            with prepared.span:
+                future = self.transport.submit(prepared.job, host)
+                try:
+                    outcome = future.result()
+                finally:
+                    future.cancel()  # only means something when the wait was broken off, by Ctrl-C say
+                wait()
+                try:
+                    return self.settle(prepared, outcome)
+                except MergeRejected as lost:
+                    if not lost.rerun or lost_before == RERUNS:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
 
     def prepare(
         self,

@@ -23,9 +23,9 @@ import redis
 
 from dispatcher.history import Log
 from dispatcher.session import Session, Snapshot
-from dispatcher.store import Commit, after, encode, listed, newest, snapshot
+from dispatcher.store import Commit, Conflict, Policies, after, encode, listed, newest, snapshot
 from sandbox import wire
-from sandbox.errors import MergeRejected, PoolUnavailable, SessionNotFound
+from sandbox.errors import PoolUnavailable, SessionNotFound
 from sandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ return {
 
 # KEYS the five. ARGV ttl, merged ttl, key, newest version of the snapshot, policy,
 #      count of writes, count of events, name, value ..., event ..., removed name ...
+#      The policy is a '1' for each name that may not be overwritten, written ones first, else '0'.
 # Returns what happened, the conflicts, and name, value ... of what else changed since the snapshot.
 COMMIT = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return {'missing'} end
@@ -74,16 +75,21 @@ local since = tonumber(ARGV[4])
 local said = 8 + 2 * tonumber(ARGV[6])
 local first = said + tonumber(ARGV[7])
 local fresh = not redis.call('ZSCORE', KEYS[5], ARGV[3])
-local conflicts, own = {}, {}
+local conflicts, guarded, own = {}, {}, {}
 if fresh then
+  local number = 0
   local function look(name)
+    number = number + 1
     local version = redis.call('ZSCORE', KEYS[3], name)
-    if version and tonumber(version) > since then table.insert(conflicts, name) end
+    if version and tonumber(version) > since then
+      table.insert(conflicts, name)
+      if string.sub(ARGV[5], number, number) == '1' then table.insert(guarded, name) end
+    end
     own[name] = true
   end
   for i = 8, said - 1, 2 do look(ARGV[i]) end
   for i = first, #ARGV do look(ARGV[i]) end
-  if #conflicts > 0 and ARGV[5] == 'reject' then return {'rejected', conflicts} end
+  if #guarded > 0 then return {'rejected', guarded} end
   if said > 8 or #ARGV >= first then
     local version = redis.call('HINCRBY', KEYS[1], 'version', 1)
     for i = 8, said - 1, 2 do
@@ -137,9 +143,12 @@ class Logs:
 class RedisStore:
     """Sessions at `url`. Safe to use from many threads; every method may raise PoolUnavailable."""
 
-    def __init__(self, url: str, settings: Settings | None = None) -> None:
+    def __init__(
+        self, url: str, settings: Settings | None = None, by_name: Mapping[str, Conflict] | None = None
+    ) -> None:
         self._where = wire.shown(url)
         self._settings = settings or Settings()
+        self._policies = Policies(self._settings.conflict, by_name or {})
         self._client = wire.connect(url)
         self._logs = Logs()
         self._open = self._client.register_script(OPEN)  # a full server lets what it has be read
@@ -183,7 +192,7 @@ class RedisStore:
             MERGED_S,
             key,
             newest(snapshot),
-            self._settings.conflict,
+            "".join("1" if self._policies.guards(name) else "0" for name in (*texts, *delta.remove)),
             len(texts),
             len(events),
             *writes,
@@ -195,7 +204,7 @@ class RedisStore:
             raise SessionNotFound(session_id)
         conflicts = tuple(map(_text, rest[0]))
         if what == b"rejected":
-            raise MergeRejected(session_id, conflicts)
+            raise self._policies.refusal(session_id, conflicts)
         changes: dict[str, str | bytes | None] = {_text(name): text for name, text in _pairs(rest[1])}
         if what == b"merged":
             changes |= texts | dict.fromkeys(delta.remove)

@@ -28,7 +28,26 @@ if TYPE_CHECKING:
 
     from sandbox.delta import Delta
 
-Conflict = Literal["last_write_wins", "reject"]
+Conflict = Literal["last_write_wins", "rerun", "reject"]
+"""What a merge does about a variable that changed since the snapshot: overwrite it and say so; or nothing
+at all, and the invocation is run again (`Dispatcher.run`), or fails.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """One for all variables, and others for some."""
+
+    default: Conflict = "last_write_wins"
+    by_name: Mapping[str, Conflict] = field(default_factory=dict)
+
+    def guards(self, name: str) -> bool:
+        """Whether a change of it may not be overwritten."""
+        return self.by_name.get(name, self.default) != "last_write_wins"
+
+    def refusal(self, session_id: str, keys: tuple[str, ...]) -> MergeRejected:
+        reruns = [self.by_name.get(name, self.default) == "rerun" for name in keys]
+        return MergeRejected(session_id, keys, rerun=all(reruns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +75,8 @@ class Store(Protocol):
         """Merge `delta`, made from `snapshot`, and append `events`, once: a second commit with the same
         `key` changes nothing.
 
-        Raises SessionNotFound when the session was deleted meanwhile, MergeRejected under policy
-        `reject` when a variable of the delta changed since the snapshot.
+        Raises SessionNotFound when the session was deleted meanwhile, MergeRejected when a variable
+        of the delta changed since the snapshot and its policy is `rerun` or `reject`.
         """
 
     def delete(self, session_id: str) -> None: ...
@@ -68,8 +87,8 @@ class Store(Protocol):
 class MemoryStore:
     """Sessions of this process, gone with it."""
 
-    def __init__(self, conflict: Conflict = "last_write_wins") -> None:
-        self._conflict = conflict
+    def __init__(self, conflict: Conflict = "last_write_wins", by_name: Mapping[str, Conflict] | None = None) -> None:
+        self._policies = Policies(conflict, by_name or {})
         self._sessions: dict[str, _Kept] = {}
         self._lock = threading.Lock()
 
@@ -95,8 +114,8 @@ class MemoryStore:
             kept = self._find(session_id)
             fresh = key not in kept.merged
             conflicts = tuple(name for name in delta.keys if fresh and kept.changed.get(name, 0) > since)
-            if conflicts and self._conflict == "reject":
-                raise MergeRejected(session_id, conflicts)
+            if guarded := tuple(filter(self._policies.guards, conflicts)):
+                raise self._policies.refusal(session_id, guarded)
             if fresh:
                 kept.merge(key, texts, delta.remove)
                 kept.events.extend(len(kept.events), said)

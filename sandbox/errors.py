@@ -93,11 +93,14 @@ class SessionNotFound(SessionError):
 
 
 class MergeRejected(SessionError):
-    """`keys` changed after this invocation's snapshot and the policy is `reject`."""
+    """`keys` changed after this invocation's snapshot, and their policy forbids to overwrite them. `rerun`: the
+    policy of all of them is to run the invocation again, on what is there now.
+    """
 
-    def __init__(self, session_id: str, keys: tuple[str, ...]) -> None:
+    def __init__(self, session_id: str, keys: tuple[str, ...], *, rerun: bool = False) -> None:
         self.keys = keys
-        super().__init__(session_id, f"changed meanwhile: {', '.join(keys)} (policy reject)")
+        self.rerun = rerun
+        super().__init__(session_id, f"changed meanwhile: {', '.join(keys)} (policy {'rerun' if rerun else 'reject'})")
 
 
 class TurnError(HookpoolError):

@@ -61,7 +61,7 @@ class Settings(BaseModel):
     max_queue_depth: int = Field(10_000, ge=1, description="jobs waiting in a lane above which a dispatcher refuses")
     claim_bytes: int = Field(16 * 1024, ge=0, description="job bodies above this travel beside the message")
     session_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="a session untouched this long is forgotten")
-    conflict: Literal["last_write_wins", "reject"] = Field(
+    conflict: Literal["last_write_wins", "rerun", "reject"] = Field(
         "last_write_wins", description="what a merge does about a variable changed meanwhile"
     )
     grace_s: float = Field(10.0, ge=0, description="time a worker gets to finish running jobs on SIGTERM")

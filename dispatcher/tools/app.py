@@ -6,8 +6,9 @@ here, is that a call is an invocation like any other:
 
 - it sees the session **as stored** when it begins. What its caller has written so far is not in there,
   because the caller may yet fail, and nothing of a failed invocation may be seen by anybody;
-- what it writes is merged when it ends, once, under a key of its own; of a call that failed or ran
-  out of time, nothing is. It stays merged if the caller fails afterwards: it did happen;
+- what it writes is merged when it ends, once, under a key of its own, and of calls that run at once in
+  the order in which they were made (`dispatcher.order`); of a call that failed or ran out of time,
+  nothing is. It stays merged if the caller fails afterwards: it did happen;
 - the caller does not see it in its own `variables`, whose snapshot is older; the response is how a
   tool tells its caller something. The caller's own delta is made of what the caller changed, so the
   two meet only where both wrote the same variable: then the store's conflict policy decides,
@@ -20,11 +21,14 @@ hooks do not fire for these calls. A tool in fake mode is answered by its fake, 
 
 from __future__ import annotations
 
+import threading
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.dispatcher import Dispatcher
+from dispatcher.order import Order
 from dispatcher.tools.base import ToolFailed, Tools, names_of
 from sandbox.contract import Status
 from sandbox.errors import InputError
@@ -70,6 +74,8 @@ class AppTools(Tools):
         self._app = app
         self._depth = depth
         self._call_id = call_id
+        self._order = Order()
+        self._here = threading.local()  # .number: of the call that a thread answers
         self.verdicts: list[tuple[str, Verdict]] = []
         """Tool and verdict of each call, nested ones too, in the order in which they ended."""
         self.names = tuple(dict.fromkeys([*self._tools, *names_of(beside)]))
@@ -79,7 +85,9 @@ class AppTools(Tools):
     def call(self, call: Call) -> Return:
         if call.kind != "tool" or call.name not in self._tools:
             return self._beside.call(call)
-        answer = super().call(call)
+        with self._order.place(call.id):
+            self._here.number = call.id
+            answer = super().call(call)
         if answer.status_code == NO_CODE and call.name in names_of(self._beside):
             return self._beside.call(call)
         return answer
@@ -117,7 +125,8 @@ class AppTools(Tools):
             replace(profile, limits=limits, deadline_s=max(profile.deadline_s, wall_s)),
         )
         session = self._session.model_copy(update={"function_call_id": self._call_id or uuid.uuid4().hex})
-        verdict = apart.run(hook, session, [source], self._deeper(), entry, **arguments)
+        turn = partial(self._order.wait, self._here.number)
+        verdict = apart.run_in_turn(turn, hook, session, [source], self._deeper(), entry, **arguments)
         self.verdicts.append((tool.name, verdict))
         return verdict
 

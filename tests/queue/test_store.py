@@ -25,12 +25,12 @@ type Make = Callable[..., Store]
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     made: list[Store] = []
 
-    def make(conflict: str = "last_write_wins") -> Store:
+    def make(conflict: str = "last_write_wins", **by_name: str) -> Store:
         if request.param == "memory":
-            made.append(MemoryStore(conflict))  # type: ignore[arg-type]
+            made.append(MemoryStore(conflict, by_name))  # type: ignore[arg-type]
         else:
             url = request.getfixturevalue("server")
-            made.append(RedisStore(url, Settings.model_validate({"conflict": conflict})))
+            made.append(RedisStore(url, Settings.model_validate({"conflict": conflict}), by_name))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -128,6 +128,24 @@ def test_reject_changes_nothing_and_names_the_variables(make: Make) -> None:
     assert store.read(session.session_id).session.variables == {"a": 1}
     retried = store.commit(store.open(session), "mine", Delta(set={"a": 2, "b": 2}))
     assert retried.applied  # the refused key was not used up
+
+
+def test_each_variable_may_have_a_policy_of_its_own(make: Make) -> None:
+    store, session = make("last_write_wins", cart="rerun", limit="reject"), a_session(a=1, cart=1, limit=1)
+    snapshot = store.open(session)
+    store.commit(store.open(session), "other", Delta(set={"a": 2, "cart": 2, "limit": 2}))
+    refused = {}
+    for names in (("a", "cart"), ("limit", "a"), ("cart", "limit")):
+        with pytest.raises(MergeRejected) as raised:
+            store.commit(snapshot, "mine", Delta(set={names[0]: 3}, remove=names[1:]))
+        refused[names] = (raised.value.keys, raised.value.rerun)
+    assert refused == {
+        ("a", "cart"): (("cart",), True),
+        ("limit", "a"): (("limit",), False),
+        ("cart", "limit"): (("cart", "limit"), False),
+    }
+    assert store.read(session.session_id).session.variables == {"a": 2, "cart": 2, "limit": 2}
+    assert store.commit(snapshot, "mine", Delta(set={"a": 3})).conflicts == ("a",)
 
 
 def test_a_merge_of_nothing_is_remembered_too(make: Make) -> None:
