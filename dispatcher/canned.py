@@ -50,8 +50,6 @@ class Canned:
         self._lock = Lock()  # calls come from several threads at once
 
     def call(self, call: Call) -> Return:
-        if call.kind == "http":
-            return Return(call.id, 0, "", "egress_denied: a case has no HTTP; give it a tool")
         with self._lock:
             left = self._left.get(call.name)
             if left is None:

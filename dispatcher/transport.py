@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from threading import Event, local
 from typing import TYPE_CHECKING, Protocol, Self
 
+from sandbox.gateway.host import Http
+from sandbox.host import ByKind
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -72,10 +75,14 @@ class _Answering:
 
 
 class InProcess:
-    """Runs each job in a sandbox of this process's own jail, at most `workers` at once, errands not counted."""
+    """Runs each job in a sandbox of this process's own jail, at most `workers` at once, errands not counted.
 
-    def __init__(self, jail: Jail, workers: int = 2) -> None:
+    `http` answers the HTTP of code, by default as the default settings have it; it is closed with the rest.
+    """
+
+    def __init__(self, jail: Jail, workers: int = 2, http: Http | None = None) -> None:
         self._jail = jail
+        self._http = http or Http()
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="hookpool-inline")
         self._out: set[Future[Outcome]] = set()
 
@@ -99,7 +106,8 @@ class InProcess:
         if future.cancelled():
             return
         try:
-            outcome = self._jail.run(job, _Answering(self, host), cancelled)
+            with self._http.of(job) as http:
+                outcome = self._jail.run(job, ByKind({"tool": _Answering(self, host), "http": http}), cancelled)
         except BaseException as error:  # whoever waits must hear of it
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
@@ -112,6 +120,7 @@ class InProcess:
         for future in list(self._out):
             future.cancel()
         self._threads.shutdown(cancel_futures=True)
+        self._http.close()
         self._jail.close()
 
     def __enter__(self) -> Self:

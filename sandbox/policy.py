@@ -127,3 +127,20 @@ def allow_filter(tier: Tier, own_pid: int, *, named: bool) -> bytes:
 def naming_filter() -> bytes:
     """The first filter: FATAL calls stop and the supervisor is told which."""
     return program(dict.fromkeys(FATAL, NOTIFY), ALLOW)
+
+
+BROKER: dict[str, Rule] = {
+    **dict.fromkeys(FATAL, KILL),
+    **dict.fromkeys(("fork", "vfork", "kill", "listen", "accept", "accept4"), DENY),
+    "clone": (Is(0, (_THREAD,), mask=_THREAD_AND_NAMESPACES),),
+    "clone3": NO_SUCH_CALL,
+    "socket": (Is(0, (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)),),
+}
+"""For the process that makes HTTP calls: it connects and reads, and never becomes or starts another program.
+A list of what is refused, not of what is allowed: the C library's look-ups go their own ways. Netlink is
+how it, and we, learn this host's addresses."""
+
+
+def broker_filter() -> bytes:
+    """The filter for BROKER, and everything else allowed."""
+    return program(BROKER, ALLOW)

@@ -7,19 +7,39 @@ fields below by a test.
 
 from __future__ import annotations
 
+import importlib.util
+import math
+import os
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from sandbox.contract import Limits, Tier
+from sandbox.contract import MIB, Limits, Tier
+from sandbox.egress import policy as rules
 from sandbox.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pydantic_core import ErrorDetails
 
 PREFIX = "HOOKPOOL_"
+
+
+_EGRESS_LISTS: dict[str, Callable[[str], object]] = {
+    "egress_allow": rules.networks,
+    "egress_deny": rules.networks,
+    "egress_allow_hosts": rules.hosts,
+    "egress_deny_hosts": rules.hosts,
+    "egress_only_hosts": rules.hosts,
+    "egress_ports": rules.ports,
+    "egress_resolvers": rules.resolvers,
+}
+"""How a list is read: apart by spaces or commas. A word that is none refuses to start."""
+
+_EGRESS_BUDGETS = (
+    "requests in_flight request_bytes response_bytes header_bytes sent_bytes received_bytes connect_s idle_s total_s"
+).split()
 
 
 class Settings(BaseModel):
@@ -64,6 +84,41 @@ class Settings(BaseModel):
     conflict: Literal["last_write_wins", "rerun", "reject"] = Field(
         "last_write_wins", description="what a merge does about a variable changed meanwhile"
     )
+    egress: Literal["live", "deny", "replay"] = Field("live", description="what becomes of HTTP from callbacks")
+    egress_allow: str = Field("", description="networks that may be reached although they are not public")
+    egress_deny: str = Field("", description="networks that may not be reached although they are")
+    egress_allow_hosts: str = Field("", description="names, or .suffix, looked up although they look internal")
+    egress_deny_hosts: str = Field("", description="names, or .suffix, that are refused")
+    egress_only_hosts: str = Field("", description="names, or .suffix; where there are any, no others are looked up")
+    egress_ports: str = Field("80 443", description="ports that may be connected to")
+    egress_resolvers: str = Field(
+        "", description="name servers to ask instead of the system's, as ADDRESS or ADDRESS:PORT (hookpool[dns])"
+    )
+    egress_ca_file: str = Field("", description="certificates (PEM) trusted beside the system's")
+    egress_uid: int = Field(
+        60999, ge=0, le=2**32 - 2, description="uid of the HTTP broker under a worker that is root; 0 keeps root"
+    )
+    egress_memory_mb: int = Field(512, ge=16, description="bodies the HTTP broker of one worker holds at once")
+    egress_requests: int = Field(50, ge=0, description="requests of one invocation, redirects included")
+    egress_in_flight: int = Field(8, ge=1, le=256, description="of them, at once")
+    egress_request_bytes: int = Field(4 * MIB, ge=0, le=30 * MIB, description="of one request's body")
+    egress_response_bytes: int = Field(
+        8 * MIB, ge=0, le=10 * MIB, description="of one response's body, on the wire and decoded"
+    )
+    egress_header_bytes: int = Field(
+        100 * 1024, ge=1024, le=100 * 1024, description="of one request's or response's head"
+    )
+    egress_sent_bytes: int = Field(16 * MIB, ge=0, description="sent by one invocation")
+    egress_received_bytes: int = Field(32 * MIB, ge=0, description="received by one invocation")
+    egress_connect_s: float = Field(5.0, gt=0, description="to connect, over all addresses of a name")
+    egress_idle_s: float = Field(15.0, gt=0, description="without a byte of a response")
+    egress_total_s: float = Field(30.0, gt=0, description="for one call, redirects included")
+    egress_rate: float = Field(
+        0.0, ge=0, description="HTTP calls a second of one tenant, over all workers; 0 is no limit"
+    )
+    egress_burst: int = Field(0, ge=0, description="calls a tenant may make at once above that; 0 is a second's worth")
+    egress_record: str = Field("", description="file that gets a line for each request and its answer")
+    egress_replay: str = Field("", description="file that answers when HOOKPOOL_EGRESS is replay")
     grace_s: float = Field(10.0, ge=0, description="time a worker gets to finish running jobs on SIGTERM")
     health_port: int | None = Field(
         None, ge=1, le=65535, description="where a worker serves /healthz, /readyz and /metrics; nowhere when empty"
@@ -73,6 +128,25 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = Field("text", description="of a worker's log: lines for people, or JSON")
     adk: str = Field("", description="the file that tells the google-adk plugin which callbacks run, and where")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of a worker's log")
+
+    @field_validator(*_EGRESS_LISTS)
+    @classmethod
+    def _egress_list(cls, text: str, info: ValidationInfo) -> str:
+        _EGRESS_LISTS[str(info.field_name)](text)
+        return text
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        """What HTTP needs beside this environment: files and a package."""
+        if self.egress == "replay" and not self.egress_replay:
+            raise ValueError("egress is replay, and egress_replay names no recording")
+        if self.egress_resolvers and importlib.util.find_spec("dns") is None:
+            raise ValueError("egress_resolvers takes dnspython: pip install 'hookpool[dns]'")
+        if self.egress_ca_file and not os.access(self.egress_ca_file, os.R_OK):
+            raise ValueError(f"egress_ca_file, {self.egress_ca_file}, cannot be read")
+        if self.egress_record and self.egress != "live":
+            raise ValueError(f"egress_record needs live requests, and egress is {self.egress}")
+        return self
 
     @model_validator(mode="after")
     def _ladder(self) -> Self:
@@ -84,6 +158,31 @@ class Settings(BaseModel):
                 f"deadline_s, {self.deadline_s:g}, must be above max_wall_s + lease_s, {self.max_wall_s + self.lease_s:g}"
             )
         return self
+
+    @property
+    def egress_plan(self) -> rules.Plan:
+        """What is decided about HTTP, as one value."""
+        return rules.Plan(
+            mode=self.egress,
+            policy=rules.Policy(
+                allow=rules.networks(self.egress_allow),
+                deny=rules.networks(self.egress_deny),
+                allow_hosts=rules.hosts(self.egress_allow_hosts),
+                deny_hosts=rules.hosts(self.egress_deny_hosts),
+                only_hosts=rules.hosts(self.egress_only_hosts),
+                ports=rules.ports(self.egress_ports),
+            ),
+            budgets=rules.Budgets(**{name: getattr(self, f"egress_{name}") for name in _EGRESS_BUDGETS}),
+            resolvers=rules.resolvers(self.egress_resolvers),
+            ca_file=self.egress_ca_file,
+            uid=self.egress_uid,
+            max_wall_s=self.max_wall_s,
+            memory_mb=self.egress_memory_mb,
+            rate=self.egress_rate,
+            burst=self.egress_burst or math.ceil(self.egress_rate),
+            record=self.egress_record,
+            replay=self.egress_replay,
+        )
 
     @property
     def ceiling(self) -> Limits:

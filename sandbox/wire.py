@@ -12,6 +12,7 @@ keys of our own, all under `hookpool:` and all but the registry of workers with 
     hookpool:batch:TENANT   that tenant's jobs
     hookpool:inbox:NAME     frames for one dispatcher process: outcomes, and calls of running code
     hookpool:return:ID:T    for the run that made a call: its answer, and the jobs that the answer needs
+    hookpool:rate:TENANT    how many HTTP calls a tenant may make now     (worker.rates)
     hookpool:workers        which workers are ready, until when
     hookpool:dead           jobs that no worker survived                (sandbox.dead)
     hookpool:cancel         a channel: ids of running jobs nobody waits for any more
@@ -95,6 +96,10 @@ def inbox_key(name: str) -> str:
 
 def return_key(job_id: str, token: str) -> str:
     return f"hookpool:return:{job_id}:{token}"
+
+
+def rate_key(tenant: str) -> str:
+    return f"hookpool:rate:{tenant}"
 
 
 def ms(seconds: float) -> int:

@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -29,6 +30,7 @@ from sandbox import tracing, wire
 from sandbox.contract import MIB, Outcome, Status
 from sandbox.dead import park
 from sandbox.errors import ProtocolError
+from sandbox.gateway.host import Http
 from sandbox.ledger import WORKER_TTL_S, Ledger
 from sandbox.mailbox import Entry, post
 from worker.chunk import Chunks, Next, hold_token
@@ -37,6 +39,7 @@ from worker.host import host_for
 from worker.logs import about
 from worker.metrics import Tally, Uncounted, Vitals
 from worker.parts import Parts
+from worker.rates import Rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -94,6 +97,8 @@ class Worker:
         self._ledger = Ledger(client)
         self._parts = Parts(client, settings.part_cache_mb * MIB)
         self.chunks = Chunks(client, name, settings.lease_s, self.invoke, lambda: self._shut_at < math.inf)
+        self._http = Http(settings.egress_plan)
+        self._rates = Rates(client, settings.egress_plan)
         self._running: dict[str, Run] = {}  # by token
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -154,8 +159,11 @@ class Worker:
         with self._lock:
             self._running[run.token] = run
         try:
-            host = host_for(self._client, job, run.over, lambda head: self.invoke(wire.Parcel(head)))
-            with tracing.below(job.traceparent, "hookpool.run", hook=job.hook, worker=self.name) as span:
+            with (
+                tracing.below(job.traceparent, "hookpool.run", hook=job.hook, worker=self.name) as span,
+                self._http.of(job, partial(self._rates.admit, job.tenant)) as http,
+            ):
+                host = host_for(self._client, job, run.over, lambda head: self.invoke(wire.Parcel(head)), http)
                 outcome = execute(job, self._jail, host, self._settings.ceiling, now, cancelled=run.cancelled)
                 span.note(failed=_failure(outcome), status=outcome.status.value)
             return outcome
@@ -216,7 +224,8 @@ class Worker:
         with self._lock:
             running = len(self._running)
         age = time.monotonic() - self._beaten
-        return Vitals(running, not self.unready(), age, stock.waiting, stock.handed, stock.restarts)
+        egress = self._http.counts()
+        return Vitals(running, not self.unready(), age, stock.waiting, stock.handed, stock.restarts, egress)
 
     def unready(self) -> str:
         """Why it takes no jobs; '' while it does."""
@@ -254,6 +263,7 @@ class Worker:
     def close(self) -> None:
         """After the last job."""
         self._closed.set()
+        self._http.close()
         if self._ready:
             try:
                 self._ledger.depart(self.name)

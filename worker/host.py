@@ -2,7 +2,8 @@
 
 Tools live where the dispatcher is: a call goes into its inbox, and the thread that made it waits on
 a mailbox of its own for the Return. Meanwhile it runs the errands of that call, jobs which the
-dispatcher needs for the answer: they need no free place, because the place of their caller is idle. HTTP is not enabled in this release.
+dispatcher needs for the answer: they need no free place, because the place of their caller is idle.
+HTTP is answered by this worker's broker (`sandbox.gateway`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import redis
 from sandbox import wire
 from sandbox.contract import Return
 from sandbox.errors import ProtocolError
-from sandbox.host import ByKind, Closed
+from sandbox.host import ByKind
 from sandbox.mailbox import Entry, Mailbox, post
 
 if TYPE_CHECKING:
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 ENTRIES = 1  # read at once: an errand that fails must not take the answer behind it along
 
 
-def host_for(client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], object]) -> Host:
+def host_for(
+    client: redis.Redis, job: Job, over: threading.Event, errand: Callable[[bytes], object], http: Host
+) -> Host:
     """The host of one job; `over` is set when the job has ended, so that no call outlives it for long.
-    `errand` runs an encoded job and delivers its outcome.
+    `errand` runs an encoded job and delivers its outcome; `http` answers the other kind of call.
     """
-    return ByKind({"tool": RemoteTools(client, job, over, errand), "http": Closed()})
+    return ByKind({"tool": RemoteTools(client, job, over, errand), "http": http})
 
 
 class RemoteTools:

@@ -37,6 +37,7 @@ class Vitals:
     waiting: int = 0
     handed: Mapping[str, int] = field(default_factory=dict)  # how a sandbox came to its job -> total
     restarts: int = 0
+    egress: Mapping[str, int] = field(default_factory=dict)  # what became of an HTTP request -> total
 
 
 class Tally(Protocol):
@@ -151,6 +152,12 @@ class Counted:
         for source, total in sorted(vitals.handed.items()):
             handed.add_metric([source], total)
         yield handed
+        requests: Any = CounterMetricFamily(
+            "hookpool_egress_requests", "HTTP requests of code, each redirect one, by how they ended", labels=["code"]
+        )
+        for code, total in sorted(vitals.egress.items()):
+            requests.add_metric([code], total)
+        yield requests
 
     def text(self) -> bytes:
         """The page that is scraped."""

@@ -1,4 +1,4 @@
-"""The command line: `hookpool run | eval | doctor | worker | queue | bench`.
+"""The command line: `hookpool run | eval | doctor | egress | worker | queue | bench`.
 
 Each command is a module of its own and is imported when it is asked for: `hookpool --help` imports
 click and nothing of ours that is heavy. `main` is the one place where an exception becomes an exit
@@ -31,6 +31,7 @@ COMMANDS = {
     "run": "Run one hook over its callbacks and show the verdict.",
     "eval": "Run the cases of an app over the pool.",
     "doctor": "Attempt every layer of the sandbox on this host.",
+    "egress": "Ask what HTTP from callbacks may reach.",
     "worker": "Start a worker that takes jobs from a queue.",
     "queue": "Show a pool's queue and dead letters; try those again.",
     "bench": "Measure what a sandbox, or a hook of an agent, costs on this host.",

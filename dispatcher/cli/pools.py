@@ -74,9 +74,10 @@ def open_pool(name: str, settings: Settings, workers: int = 2) -> AbstractContex
 @contextmanager
 def _inline(settings: Settings, workers: int) -> Iterator[Pool]:
     from dispatcher.transport import InProcess
+    from sandbox.gateway.host import Http
     from sandbox.jail import Jail
 
-    with InProcess(Jail(settings), workers) as transport:
+    with InProcess(Jail(settings), workers, Http(settings.egress_plan)) as transport:
         yield Pool(transport, "in this process", workers)
 
 

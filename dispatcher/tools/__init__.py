@@ -15,7 +15,7 @@ the pool. A kind of tools is then one method, `answer(name, arguments)`.
 All of this runs on the dispatcher's side, with its rights: an HTTP tool may reach the private network
 that its operator put into its base URL, code in a sandbox may not.
 
-HttpTool needs the extra `hookpool[tools]`, McpTools the extra `hookpool[mcp]`.
+McpTools needs the extra `hookpool[mcp]`.
 """
 
 from dispatcher.tools.app import AppTools

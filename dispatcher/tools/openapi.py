@@ -179,10 +179,8 @@ class HttpTool(Tools):
         headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        try:
-            import httpcore2
-        except ImportError as missing:
-            raise InputError("HttpTool", "needs an HTTP client: pip install 'hookpool[tools]'") from missing
+        import httpcore2  # where it is used: nobody else on this side needs it
+
         parsed = _parsed(schema) if isinstance(schema, str) else schema
         self._operations = {one.name: one for one in operations(parsed)}
         self.names = tuple(self._operations)

@@ -22,6 +22,8 @@ _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 READ = READ_FILE | READ_DIR
 WRITE = READ | WRITE_FILE | _REMOVE_AND_MAKE | _TRUNCATE
 _TCP = 0b11  # bind, connect
+_CONNECT_TCP = 0b10
+_RULE_PATH, _RULE_PORT = 1, 2
 _SCOPES = 0b11  # abstract unix sockets, signals
 
 # What each ABI can handle, cumulatively (linux/landlock.h, Documentation/userspace-api/landlock.rst).
@@ -42,8 +44,9 @@ def abi() -> int:
         return 0
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str] = ()) -> int:
-    """A ruleset fd that grants reading below `readable`, everything below `writable`, nothing else.
+def ruleset(readable: Iterable[str], writable: Iterable[str] = (), connect: Iterable[int] = ()) -> int:
+    """A ruleset fd that grants reading below `readable`, everything below `writable`, TCP to the ports
+    `connect`, nothing else.
 
     Raises OSError where landlock is missing or a path cannot be opened.
     """
@@ -55,6 +58,8 @@ def ruleset(readable: Iterable[str], writable: Iterable[str] = ()) -> int:
     for paths, rights in ((readable, READ), (writable, WRITE)):
         for path in paths:
             _grant(fd, path, rights & files)
+    for port in connect if version >= _TCP_ABI else ():
+        call("landlock_add_rule", fd, _RULE_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
     return fd
 
 
@@ -64,7 +69,7 @@ def _grant(ruleset_fd: int, path: str, rights: int) -> None:
         if not os.path.isdir(path):  # pathlib is not worth its import in the zygote
             rights &= EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE
         rule = struct.pack("=Qi", rights, target)
-        call("landlock_add_rule", ruleset_fd, 1, rule, 0)
+        call("landlock_add_rule", ruleset_fd, _RULE_PATH, rule, 0)
     finally:
         os.close(target)
 

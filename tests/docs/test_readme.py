@@ -51,7 +51,8 @@ def options(name: str) -> set[str]:
     """The options a command has, by their long names."""
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    return {o for p in command.params for o in p.opts if isinstance(p, click.Option)}
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return {o for c in (command, *below) for p in c.params for o in p.opts if isinstance(p, click.Option)}
 
 
 def test_the_readme_shows_every_command_and_no_other() -> None:
