@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dispatcher.aio import AsyncDispatcher as AsyncDispatcher
     from dispatcher.apps import load as load_app  # noqa: F401
     from dispatcher.celery_transport import CeleryTransport as CeleryTransport
+    from dispatcher.chat_completions import ChatCompletions as ChatCompletions
     from dispatcher.code import read as read_source  # noqa: F401
     from dispatcher.dispatcher import Dispatcher as Dispatcher
     from dispatcher.dispatcher import Profile as Profile
@@ -50,6 +51,7 @@ _WHERE = {
     "HttpTool": ("tools.openapi", "HttpTool"),
     "McpTools": ("tools.mcp", "McpTools"),
     "Toolbox": ("tools.base", "Toolbox"),
+    "ChatCompletions": ("chat_completions", "ChatCompletions"),
     "Conversation": ("turn", "Conversation"),
     "Rules": ("lines", "Rules"),
     "ScriptedModel": ("model", "ScriptedModel"),

@@ -23,6 +23,7 @@ from dispatcher.expect import ABSENT, Mismatch, compare
 from dispatcher.store import MemoryStore
 from dispatcher.talks import Talks
 from sandbox.errors import PoolOverloaded
+from sandbox.host import Closed, Host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from dispatcher.transport import Transport
     from dispatcher.verdict import Verdict
     from sandbox.contract import Outcome
-    from sandbox.host import Host
 
 REFILLS = 4
 """What is out is filled up when a quarter of it has come back."""
@@ -77,18 +77,20 @@ def evaluate(
     runs: Callable[[Case], Iterable[Case]] = once,
     *,
     tenant: str = "",
+    host: Host = Closed(),
 ) -> Generator[Checked]:
     """Run every case and yield each as it completes, in no particular order. Tenants take turns.
 
     `runs` says which runs of a case are wanted, of those given and of the tests that files turn out
-    to have; it is not asked about the files themselves. Raises PoolError when the machinery fails;
+    to have; it is not asked about the files themselves. `host` answers the tools that a case does
+    not say the answers of. Raises PoolError when the machinery fails;
     what is still out is cancelled then, and also when the iterator is closed before its end.
     """
     waiting = chain.from_iterable((case,) if collects(case) else runs(case) for case in cases)
     tests: deque[Case] = deque()
     out: dict[Future[Any], _Running | _Talking] = {}
     refused: list[_Running | _Talking] = []
-    talks = Talks(transport, in_flight, tenant)
+    talks = Talks(transport, in_flight, tenant, host)
     try:
         while True:
             if in_flight - len(out) >= max(1, in_flight // REFILLS):
@@ -96,7 +98,7 @@ def evaluate(
                 fresh = [tests.popleft() for _ in range(min(wanted, len(tests)))]
                 fresh += islice(waiting, max(0, wanted - len(fresh)))
                 again, refused = refused, []
-                out |= _sent([*again, *(_started(case, transport, tenant) for case in fresh)], transport, talks)
+                out |= _sent([*again, *(_started(case, transport, tenant, host) for case in fresh)], transport, talks)
             if not out:
                 return
             done, _ = wait(out, return_when=FIRST_COMPLETED)
@@ -120,8 +122,8 @@ def evaluate(
         talks.close()
 
 
-def _started(case: Case, transport: Transport, tenant: str) -> _Running | _Talking:
-    return _Talking(case) if case.script else _Running.of(case, transport, tenant)
+def _started(case: Case, transport: Transport, tenant: str, host: Host) -> _Running | _Talking:
+    return _Talking(case) if case.script else _Running.of(case, transport, tenant, host)
 
 
 def _sent(
@@ -141,10 +143,10 @@ class _Running:
     host: Host
 
     @classmethod
-    def of(cls, case: Case, transport: Transport, tenant: str) -> _Running:
+    def of(cls, case: Case, transport: Transport, tenant: str, beside: Host) -> _Running:
         profile = Profile(limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch", tenant=tenant)
         dispatcher = Dispatcher(transport, MemoryStore(), profile)
-        host = case.host()
+        host = case.host(beside)
         prepared = dispatcher.prepare(case.hook, case.session, case.sources, host, case.entry, **case.arguments)
         return cls(case, dispatcher, prepared, host)
 

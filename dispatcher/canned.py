@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from sandbox.contract import Return
+from sandbox.host import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sandbox.contract import Call
+    from sandbox.host import Host
 
 
 class Answer(BaseModel):
@@ -42,17 +44,20 @@ class Answer(BaseModel):
 
 
 class Canned:
-    """A Host for one invocation; `names` are the tools the code finds."""
+    """A Host for one invocation; `names` are the tools the code finds. `beside` answers what no script does."""
 
-    def __init__(self, answers: Mapping[str, Sequence[Answer]]) -> None:
-        self.names = tuple(answers)
+    def __init__(self, answers: Mapping[str, Sequence[Answer]], beside: Host = Closed()) -> None:
+        self._beside = beside
+        self.names = tuple(dict.fromkeys((*answers, *getattr(beside, "names", ()))))
         self._left = {name: list(given) for name, given in answers.items()}
         self._lock = Lock()  # calls come from several threads at once
 
     def call(self, call: Call) -> Return:
         with self._lock:
             left = self._left.get(call.name)
-            if left is None:
-                return Return(call.id, 0, "", f"tool_unavailable: the case has no answer for tool {call.name!r}")
-            answer = left.pop(0) if len(left) > 1 else left[0]
-        return answer.to(call)
+            answer = None if left is None else left.pop(0) if len(left) > 1 else left[0]
+        if answer is not None:
+            return answer.to(call)
+        if call.name in self.names:
+            return self._beside.call(call)
+        return Return(call.id, 0, "", f"tool_unavailable: the case has no answer for tool {call.name!r}")

@@ -123,9 +123,9 @@ class Case:
         """The same case, run once more."""
         return replace(self, run=run)
 
-    def host(self) -> Host:
-        """What answers this case's tool calls, fresh for each run."""
-        return Canned(self.tools) if self.tools else Closed()
+    def host(self, beside: Host = Closed()) -> Host:
+        """What answers this case's tool calls, fresh for each run; `beside` those it says nothing of."""
+        return Canned(self.tools, beside) if self.tools else beside
 
 
 @dataclass(frozen=True, slots=True)

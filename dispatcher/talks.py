@@ -27,13 +27,13 @@ from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, V
 from sandbox.contract import Status
 from sandbox.delta import diff
 from sandbox.errors import TurnError
+from sandbox.host import Closed, Host
 
 if TYPE_CHECKING:
     from dispatcher.cases import Case
     from dispatcher.contents import Plain
     from dispatcher.transcript import Turn
     from dispatcher.transport import Transport
-    from sandbox.host import Host
 
 
 async def run_conversation(case: Case, dispatcher: Dispatcher, host: Host) -> Verdict:
@@ -101,9 +101,10 @@ def _verdict(case: Case, turns: list[Turn], seen: list[Plain], raised: TurnError
 class Talks:
     """Runs conversation cases over `transport`, up to `at_once` without waiting for threads. To be closed."""
 
-    def __init__(self, transport: Transport, at_once: int, tenant: str = "") -> None:
+    def __init__(self, transport: Transport, at_once: int, tenant: str = "", host: Host = Closed()) -> None:
         self._transport = transport
         self._tenant = tenant
+        self._host = host
         self._at_once = at_once
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -119,7 +120,7 @@ class Talks:
             limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch", tenant=self._tenant
         )
         dispatcher = Dispatcher(self._transport, MemoryStore(), profile)
-        return asyncio.run_coroutine_threadsafe(run_conversation(case, dispatcher, case.host()), self._loop)
+        return asyncio.run_coroutine_threadsafe(run_conversation(case, dispatcher, case.host(self._host)), self._loop)
 
     def close(self) -> None:
         """End the loop, and whatever is still on it."""

@@ -1,4 +1,4 @@
-"""The command line: `hookpool run | eval | doctor | egress | worker | queue | bench`.
+"""The command line: `hookpool run | eval | chat | doctor | egress | worker | queue | bench`.
 
 Each command is a module of its own and is imported when it is asked for: `hookpool --help` imports
 click and nothing of ours that is heavy. `main` is the one place where an exception becomes an exit
@@ -30,6 +30,7 @@ INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 COMMANDS = {
     "run": "Run one hook over its callbacks and show the verdict.",
     "eval": "Run the cases of an app over the pool.",
+    "chat": "Talk to an app in the terminal.",
     "doctor": "Attempt every layer of the sandbox on this host.",
     "egress": "Ask what HTTP from callbacks may reach.",
     "worker": "Start a worker that takes jobs from a queue.",

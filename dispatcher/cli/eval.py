@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.cli import FAILED, OK
+from dispatcher.cli.hosts import open_hosts
+from dispatcher.cli.hosts import option as tools_option
 from dispatcher.cli.pools import PoolName, open_pool
 from sandbox import settings as sandbox_settings
 from sandbox.errors import InputError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from dispatcher.plan import Plan
     from dispatcher.results import Record
     from dispatcher.tally import Tally
+    from sandbox.host import Host
 
     type Sink = Callable[[Record], None]
 
@@ -51,6 +54,7 @@ SHOWN = 200
     metavar="TEXT",
     help="Only cases with TEXT in FILE::NAME; * and ? match as in a shell, upper and lower case alike.",
 )
+@tools_option
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that does not hold.")
 @click.option(
     "--repeat", type=click.IntRange(1, 1000), default=1, metavar="N", help="Run each N times and name what is flaky."
@@ -75,6 +79,7 @@ def command(
     pool: str,
     workers: int,
     pattern: str | None,
+    hosts: tuple[tuple[str, str], ...],
     fail_fast: bool,
     repeat: int,
     json_file: str | None,
@@ -117,20 +122,21 @@ def command(
         if resume is not None:
             _go_on(planned, resume, json_file, sinks)
         lines = stack.enter_context(_lines(json_file, resume))
+        host = stack.enter_context(open_hosts(hosts))
         opened = stack.enter_context(open_pool(pool, settings, workers))
         start = time.monotonic()
-        _run(planned, opened, [*lines, *sinks], counted, fail_fast=fail_fast)
+        _run(planned, opened, host, [*lines, *sinks], counted, fail_fast=fail_fast)
         shown.end(counted, planned, time.monotonic() - start, opened.where)
     return FAILED if counted.failed else OK
 
 
-def _run(planned: Plan, pool: Pool, sinks: Sequence[Sink], counted: Tally, *, fail_fast: bool) -> None:
+def _run(planned: Plan, pool: Pool, host: Host, sinks: Sequence[Sink], counted: Tally, *, fail_fast: bool) -> None:
     from dispatcher.batch import evaluate
     from dispatcher.cli.progress import progress
     from dispatcher.results import record
 
     tenant = f"eval {platform.node()}-{os.getpid()}"  # each command takes turns with the others
-    evaluated = evaluate(planned.cases(), pool.transport, pool.in_flight, planned.runs, tenant=tenant)
+    evaluated = evaluate(planned.cases(), pool.transport, pool.in_flight, planned.runs, tenant=tenant, host=host)
     with progress(lambda: planned.total, counted.total) as advance, closing(evaluated) as finished:
         for result in finished:
             one = record(result)

@@ -11,6 +11,8 @@ import click
 
 from dispatcher import code, documents, inputs
 from dispatcher.cli import FAILED, OK
+from dispatcher.cli.hosts import open_hosts
+from dispatcher.cli.hosts import option as tools_option
 from dispatcher.cli.pools import PoolName, open_pool
 from dispatcher.documents import Document
 from sandbox import settings as sandbox_settings
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="wall_s, cpu_s, memory_mb, stdout_bytes, reply_bytes, calls or threads.",
 )
+@tools_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object, and nothing else.")
 def command(  # click passes them by name
     hook: str,
@@ -78,6 +81,7 @@ def command(  # click passes them by name
     fidelity: Fidelity,
     pool: str,
     limits: tuple[str, ...],
+    hosts: tuple[tuple[str, str], ...],
     as_json: bool,
 ) -> int:
     """Run HOOK once over the callbacks in FILEs and show what became of it.
@@ -106,10 +110,10 @@ def command(  # click passes them by name
         fidelity=fidelity,
         deadline_s=settings.deadline_s,
     )
-    with open_pool(pool, settings, 1) as opened:
+    with open_hosts(hosts) as host, open_pool(pool, settings, 1) as opened:
         # The session is the one given here, whatever a shared store may know under its id: a run
         # shows what a callback does, it does not change anybody's conversation.
-        verdict = Dispatcher(opened.transport, MemoryStore(), profile).run(hook, session, sources, **given)
+        verdict = Dispatcher(opened.transport, MemoryStore(), profile).run(hook, session, sources, host, **given)
     (_print_json if as_json else _print)(verdict)
     return OK if verdict.ok else FAILED
 
