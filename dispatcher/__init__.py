@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dispatcher.dispatcher import Dispatcher as Dispatcher
     from dispatcher.dispatcher import Profile as Profile
     from dispatcher.embedded import Embedded as Embedded
+    from dispatcher.evaluation import evaluate as evaluate
+    from dispatcher.evaluation import evaluate_async as evaluate_async
     from dispatcher.lines import Rules as Rules
     from dispatcher.model import ScriptedModel as ScriptedModel
     from dispatcher.model import scripted as scripted
@@ -57,6 +59,8 @@ _WHERE = {
     "ScriptedModel": ("model", "ScriptedModel"),
     "Turn": ("transcript", "Turn"),
     "load_app": ("apps", "load"),
+    "evaluate": ("evaluation", "evaluate"),
+    "evaluate_async": ("evaluation", "evaluate_async"),
     "read_source": ("code", "read"),
     "scripted": ("model", "scripted"),
 }

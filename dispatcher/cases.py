@@ -250,10 +250,10 @@ def none_in(paths: Sequence[Path]) -> InputError:
     return InputError(", ".join(map(str, paths)), f"no cases: {places}")
 
 
-def of(app: App, tree: Tree, given: Iterable[Mapping[str, Any]], name: str = "cases") -> Iterator[Case]:
+def of(app: App, tree: Tree, given: Iterable[Mapping[str, Any]], name: str = "cases", start: int = 1) -> Iterator[Case]:
     """Cases that are plain data already, in the format of a case file. Raises InputError."""
     reader = _Reader(tree, app, name, "")
-    for number, value in enumerate(given, 1):
+    for number, value in enumerate(given, start):
         document = Document(name, dict(value))
         documents.check(document)
         yield reader.case(document, number)

@@ -260,7 +260,7 @@ def plain_case(one: Record) -> Iterator[str]:
         yield from (f"      {line}" for line in _why(one))
 
 
-def summary(counted: Tally, planned: int, seconds: float, where: str) -> list[str]:
+def summary(counted: Tally, planned: int) -> list[str]:
     """`N cases: N passed, N failed in S s over the queue with W workers, tier T`, and the flaky ones before it."""
     lines = [f"flaky: {visible(name)} held in {held} of {runs} runs" for name, (held, runs) in counted.flaky.items()]
     tier = f", tier {' and '.join(sorted(counted.tiers))}" if counted.tiers else ""
@@ -272,7 +272,7 @@ def summary(counted: Tally, planned: int, seconds: float, where: str) -> list[st
     if more > 0:
         lines.append(f"{more:,} more failures are not shown; --json has them all")
     total = f"{counted.total:,} {what}{'s'[: counted.total != 1]}"
-    return [*lines, f"{total}: {counts} in {seconds:.1f} s {where}{tier}"]
+    return [*lines, f"{total}: {counts} in {counted.seconds:.1f} s {counted.where}{tier}"]
 
 
 # -- a queue ---------------------------------------------------------------------------------------

@@ -67,6 +67,9 @@ class Tally:
     """Feed it records; what it knows is in its fields."""
 
     repeat: int = 1
+    seconds: float = 0.0
+    where: str = ""  # ends the sentence "N cases passed ..."
+    ended: str = ""  # date and time
     passed: int = 0
     failed: int = 0
     skipped: int = 0

@@ -73,6 +73,7 @@ SHOWN = 200
     metavar="FILE",
     help="Go on where the run that wrote FILE (--json) was stopped, and add to FILE.",
 )
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write one HTML file to look at.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML for a CI server.")
 def command(
     paths: tuple[Path, ...],
@@ -85,6 +86,7 @@ def command(
     json_file: str | None,
     resume: Path | None,
     junit: Path | None,
+    report: Path | None,
 ) -> int:
     """Run the cases in each PATH (the folder or zip of an app, or one case file) and show which hold.
 
@@ -95,7 +97,7 @@ def command(
     \b
     Examples:
       hookpool eval examples/airline
-      hookpool eval my_app.zip other_app --workers 4 --junit out.xml
+      hookpool eval my_app.zip other_app --workers 4 --junit out.xml --report out.html
       hookpool eval my_app --filter '*refund*' --json
       hookpool eval my_app --json out.jsonl || hookpool eval my_app --resume out.jsonl
       hookpool eval my_app --pool redis://localhost:6379/0 --repeat 10
@@ -116,7 +118,7 @@ def command(
         raise InputError("--filter", f"none of the {planned.read} cases has {pattern!r} in its FILE::NAME")
     counted = tally.Tally(repeat)
     with ExitStack() as stack:
-        reports = stack.enter_context(_reports(junit))
+        reports = stack.enter_context(_reports(junit, report, counted))
         shown = _Shown(planned.total, quiet=json_file == "-")
         sinks = [counted.add, *reports, shown.add]
         if resume is not None:
@@ -126,7 +128,9 @@ def command(
         opened = stack.enter_context(open_pool(pool, settings, workers))
         start = time.monotonic()
         _run(planned, opened, host, [*lines, *sinks], counted, fail_fast=fail_fast)
-        shown.end(counted, planned, time.monotonic() - start, opened.where)
+        counted.seconds, counted.where = time.monotonic() - start, opened.where
+        counted.ended = time.strftime("%Y-%m-%d %H:%M")
+        shown.end(counted, planned)
     return FAILED if counted.failed else OK
 
 
@@ -186,12 +190,12 @@ def _lines(json_file: str | None, resume: Path | None) -> Iterator[list[Sink]]:
 
 
 @contextmanager
-def _reports(junit: Path | None) -> Iterator[list[Sink]]:
+def _reports(junit: Path | None, report: Path | None, counted: Tally) -> Iterator[list[Sink]]:
     """The files that are written at the end of the block; not when it is broken off."""
-    from dispatcher import results
+    from dispatcher import page, results
 
-    if junit is not None:
-        with results.usable(junit), junit.open("a"):  # better refused now than after an hour
+    for path in filter(None, (junit, report)):
+        with results.usable(path), path.open("a"):  # better refused now than after an hour
             pass
     with ExitStack() as stack:
         sinks: list[Sink] = []
@@ -204,6 +208,10 @@ def _reports(junit: Path | None) -> Iterator[list[Sink]]:
         if junit is not None:
             with results.usable(junit), junit.open("w", encoding="utf-8") as out:
                 suite.write(out)
+        if report is not None:
+            text = page.render(counted)
+            with results.usable(report):
+                report.write_text(text, encoding="utf-8")
 
 
 class _Shown:
@@ -224,11 +232,11 @@ class _Shown:
         elif not self._quiet and len(self._few) <= SHOWN:
             self._few.append(tally.trimmed(one))
 
-    def end(self, counted: Tally, planned: Plan, seconds: float, where: str) -> None:
+    def end(self, counted: Tally, planned: Plan) -> None:
         from dispatcher import report
         from dispatcher.cli import screen
 
-        closing_lines = report.summary(counted, planned.total, seconds, where)
+        closing_lines = report.summary(counted, planned.total)
         if self._quiet:
             print("\n".join(closing_lines), file=sys.stderr)
             return

@@ -158,23 +158,23 @@ def tally(*results: Checked, repeat: int = 1) -> Tally:
 
 def test_the_closing_line_counts() -> None:
     counted = tally(Checked(case("a"), FULL, ()), check(case("b"), FAILED))
-    (line,) = report.summary(counted, 2, 1.25, "over the queue with 2 workers")
+    (line,) = report.summary(replace(counted, seconds=1.25, where="over the queue with 2 workers"), 2)
     assert line == "2 cases: 1 passed, 1 failed in 1.2 s over the queue with 2 workers, tier A"
-    (line,) = report.summary(tally(Checked(case("a"), FULL, ())), 1, 0.1, "in this process")
+    (line,) = report.summary(tally(Checked(case("a"), FULL, ())), 1)
     assert line.startswith("1 case: 1 passed, 0 failed")
 
 
 def test_the_closing_line_says_what_was_not_run_and_what_was_skipped() -> None:
     skipped = FULL.model_copy(update={"returned": {"outcome": "skipped", "reason": "not on a Monday"}})
     counted = tally(Checked(replace(case("a"), hook="python_test"), skipped, ()), check(case("b"), FAILED))
-    (line,) = report.summary(counted, 5, 1, "here")
+    (line,) = report.summary(replace(counted, seconds=1.0, where="here"), 5)
     assert line == "2 cases: 0 passed, 1 failed, 1 skipped, 3 not run in 1.0 s here, tier A"
 
 
 def test_a_case_that_held_in_some_runs_only_is_flaky() -> None:
     good, bad = Checked(case("a"), FULL, ()), check(case("a"), FAILED)
     counted = tally(good, bad, good, Checked(case("b"), FULL, ()), repeat=4)
-    assert report.summary(counted, 4, 1, "here")[0] == "flaky: ::a held in 2 of 3 runs"
+    assert report.summary(counted, 4)[0] == "flaky: ::a held in 2 of 3 runs"
 
 
 def test_a_result_is_json() -> None:
