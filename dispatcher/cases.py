@@ -247,7 +247,7 @@ def one_test(case: Case, name: str, line: int | None) -> Case:
 def none_in(paths: Sequence[Path]) -> InputError:
     """What to say when there is no case anywhere in `paths`."""
     places = f"neither {FOLDERS[0]}/* nor {FOLDERS[1]}/* nor cases.yaml (.json, .jsonl) has any"
-    return InputError(", ".join(map(str, paths)), f"no cases: {places}")
+    return InputError(", ".join(map(str, paths)), f"no cases: {places}; hookpool eval --help shows one")
 
 
 def of(app: App, tree: Tree, given: Iterable[Mapping[str, Any]], name: str = "cases", start: int = 1) -> Iterator[Case]:
@@ -261,6 +261,8 @@ def of(app: App, tree: Tree, given: Iterable[Mapping[str, Any]], name: str = "ca
 
 def _locate(path: Path) -> tuple[Tree, list[str]]:
     """The app's files, and the names of its case files."""
+    if path.suffix == ".py" and path.name != TEST_FILE and path.is_file():
+        raise InputError(str(path), "is code; give its folder, with the cases for it in a cases.yaml there")
     if path.suffix.lower() not in SUFFIXES | {".py"} or path.is_dir():
         tree = open_tree(path)
         names = [PurePosixPath(name) for name in sorted(tree.names)]
@@ -400,7 +402,10 @@ class _Reader:
         if not spec.agent and len(self.app.agents) == 1:
             return self.app.agents[0]
         if not spec.agent:
-            names = ", ".join(agent.name for agent in self.app.agents) or "none"
+            if not self.app.agents:
+                why = f"case {spec.name!r} must say what to run: `callbacks: [FILE.py]`, or `code`"
+                raise self.document.error(why, *path)
+            names = ", ".join(agent.name for agent in self.app.agents)
             raise self.document.error(f"case {spec.name!r} must say which agent; there are: {names}", *path)
         try:
             return self.app.agent(spec.agent)

@@ -72,9 +72,9 @@ def render(counted: Tally) -> str:
 
 def plot(title: str, durations: Histogram) -> Plot:
     """Bars over edges of 1, 2, 5, 10, ... milliseconds."""
-    edges = [edge for edge in _EDGES if durations.percentile(0.0) / 5 <= edge <= durations.largest * 2.5] or _EDGES[:2]
-    pairs = list(pairwise(edges))
-    counts = [durations.between(low, high) for low, high in pairs]
+    edges = [edge for edge in _EDGES if durations.percentile(0.0) / 5 <= edge <= durations.largest * 2.5]
+    pairs = list(pairwise(edges if len(edges) > 1 else _EDGES[:2]))
+    counts = [durations.between(low if number else 0.0, high) for number, (low, high) in enumerate(pairs)]
     highest = max([1, *counts])
     step, room = WIDTH / max(1, len(pairs)), HEIGHT - FOOT - HEAD
     bars = tuple(

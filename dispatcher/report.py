@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from sandbox.doctor import Report
 
 MIB = 1024 * 1024
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FRAME = re.compile(r"^  File .*, line \d+, in ", re.MULTILINE)
 _BAR = "│ "
 
 
 def visible(text: str) -> str:
-    """`text` with control characters spelt out, all but tab and line feed."""
+    """`text` with control characters and half surrogate pairs spelt out, all but tab and line feed."""
     return _CONTROL.sub(
         lambda match: f"\\x{ord(match[0]):02x}" if ord(match[0]) < 256 else f"\\u{ord(match[0]):04x}", text
     )

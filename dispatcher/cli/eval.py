@@ -95,6 +95,14 @@ def command(
     what is expected. A test.py beside a callback is run with pytest, in the sandbox.
 
     \b
+    A case, in a cases.yaml beside greet.py:
+      - name: a guest is greeted
+        hook: before_agent_callback
+        callbacks: [greet.py]
+        context: {variables: {guest: Ada}}
+        expect: {returned: {parts: [{text: {matches: "Hello, Ada"}}]}}
+
+    \b
     Examples:
       hookpool eval examples/airline
       hookpool eval my_app.zip other_app --workers 4 --junit out.xml --report out.html

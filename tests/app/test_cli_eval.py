@@ -2,11 +2,13 @@
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from command import AIRLINE, family, hookpool, inside, start
+from command import AIRLINE, ENVIRON, family, hookpool, inside, start
 
 CALLBACK = "def before_agent_callback(c):\n    print('hello')\n    c.variables['n'] = c.variables.get('n', 0) + 1\n"
 GOOD = "- {name: good, hook: before_agent_callback, callbacks: [cb.py], expect: {variables: {n: 1}, stdout: {matches: hell}}}\n"
@@ -24,7 +26,8 @@ def test_the_airline_holds_over_celery_on_the_embedded_pool_and_nothing_is_left(
     with start("eval", str(AIRLINE)) as process, family(process) as alive:
         out, err = process.communicate(timeout=90)
     last = out.splitlines()[-1]
-    assert (process.returncode, err) == (0, ""), out
+    assert process.returncode == 0, out + err
+    assert all(" run, 0 failed, " in line for line in err.splitlines()), "nothing but how far it is"
     assert "cases: " in last
     assert " 0 failed in " in last
     assert "over the queue with 2 workers, tier " in last
@@ -116,3 +119,91 @@ def test_ctrl_c_in_the_middle_is_quiet_and_leaves_nothing(folder: Path, pool: st
     assert (process.returncode, out, err) == (130, "", "")
     assert alive() == []
     assert sorted(path.name for path in folder.iterdir()) == ["cases.yaml", "cb.py"]
+
+
+def test_reports_are_written_and_say_the_same(folder: Path) -> None:
+    (folder / "cases.yaml").write_text(GOOD + WRONG)
+    files = [folder / name for name in ("out.jsonl", "out.xml", "out.html")]
+    options = [f"--{kind}={file}" for kind, file in zip(("json", "junit", "report"), files, strict=True)]
+    ended = hookpool("eval", str(folder), "--pool", "inline", *options)
+    assert ended.code == 1
+    assert "2 cases: 1 passed, 1 failed" in ended.out
+    jsonl, junit, page = (file.read_text() for file in files)
+    assert sorted(json.loads(line)["name"] for line in jsonl.splitlines()) == ["good", "wrong"]
+    assert 'tests="2" failures="1"' in junit
+    assert "1 of 2 do not hold" in page
+
+
+def test_what_holds_only_sometimes_is_named(folder: Path) -> None:
+    (folder / "cb.py").write_text(CALLBACK + "    import random\n    c.variables['n'] = random.randrange(2)\n")
+    ended = hookpool("eval", str(folder), "--pool", "inline", "--repeat", "24")
+    assert ended.code == 1
+    assert f"flaky: {folder}/cases.yaml::good held in " in ended.out
+    assert " of 24 runs" in ended.out
+    assert "24 runs: " in ended.out.splitlines()[-1]
+
+
+def test_fail_fast_stops_at_the_first_failure_and_says_what_was_not_run(folder: Path) -> None:
+    many = "".join(WRONG.replace("wrong", f"wrong {number}") for number in range(50))
+    (folder / "cases.yaml").write_text(many)
+    ended = hookpool("eval", str(folder), "--pool", "inline", "--fail-fast")
+    assert ended.code == 1
+    assert ended.out.splitlines()[-1].startswith("1 case: 0 passed, 1 failed, 49 not run in ")
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--report", "--resume"])
+def test_a_file_that_cannot_be_written_is_said_before_anything_runs(folder: Path, option: str) -> None:
+    ended = inside("eval", str(folder), "--pool", "inline", option, str(folder / "no" / "such" / "place"))
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == f"hookpool: {folder}/no/such/place: cannot be used: No such file or directory\n"
+
+
+def test_json_never_writes_over_what_is_no_results_file(folder: Path) -> None:
+    before = (folder / "cases.yaml").read_text()
+    ended = inside("eval", str(folder), "--pool", "inline", "--json", str(folder / "cases.yaml"))
+    assert (ended.code, ended.out) == (2, "")
+    assert "is there and holds no results; --json does not write over it" in ended.err
+    assert (folder / "cases.yaml").read_text() == before
+
+
+def test_resume_adds_to_its_own_file_only(folder: Path) -> None:
+    (folder / "out.jsonl").write_text("")
+    arguments = ("--resume", str(folder / "out.jsonl"), "--json", str(folder / "other.jsonl"))
+    ended = inside("eval", str(folder), "--pool", "inline", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert "names another file" in ended.err
+
+
+def test_in_a_pipe_no_line_is_padded_or_folded(folder: Path) -> None:
+    (folder / "cb.py").write_text("def before_agent_callback(c):\n    print('x' * 5000)\n    c.variables['n'] = 5\n")
+    ended = hookpool("run", "--hook", "before_agent_callback", "--code", "cb.py", cwd=folder)
+    assert "x" * 5000 in ended.out
+    assert not [line for line in ended.out.splitlines() if line != line.rstrip()]
+
+
+@pytest.mark.parametrize("command", [["--help"], ["doctor"], ["eval", "."], ["eval", ".", "--json"]])
+def test_output_that_cannot_be_written_is_one_line(folder: Path, command: list[str]) -> None:
+    more = ["--pool", "inline"] if command[0] == "eval" else []
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "dispatcher.cli", *command, *more],
+            cwd=folder, env=ENVIRON, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr == "hookpool: standard output: No space left on device\n"
+
+
+def test_output_that_is_closed_is_one_line(folder: Path) -> None:
+    closed = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'dispatcher.cli', '--help'])"
+    ended = subprocess.run([sys.executable, "-c", closed], env=ENVIRON, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "hookpool: standard output is closed\n")
+
+
+def test_a_callbacks_own_file_is_no_case_file_and_the_way_on_is_said(folder: Path) -> None:
+    ended = inside("eval", str(folder / "cb.py"))
+    assert (
+        ended.err
+        == f"hookpool: {folder}/cb.py: is code; give its folder, with the cases for it in a cases.yaml there\n"
+    )
+    (folder / "cases.yaml").write_text("- {name: a, hook: before_agent_callback, expect: {}}")
+    assert "case 'a' must say what to run: `callbacks: [FILE.py]`, or `code`" in inside("eval", str(folder)).err
