@@ -98,7 +98,7 @@ class Settings(BaseModel):
     egress_uid: int = Field(
         60999, ge=0, le=2**32 - 2, description="uid of the HTTP broker under a worker that is root; 0 keeps root"
     )
-    egress_memory_mb: int = Field(512, ge=16, description="bodies the HTTP broker of one worker holds at once")
+    egress_memory_mb: int = Field(64, ge=16, description="bodies the HTTP broker of one worker holds at once")
     egress_requests: int = Field(50, ge=0, description="requests of one invocation, redirects included")
     egress_in_flight: int = Field(8, ge=1, le=256, description="of them, at once")
     egress_request_bytes: int = Field(4 * MIB, ge=0, le=30 * MIB, description="of one request's body")

@@ -166,7 +166,7 @@ class Plan:
     ca_file: str = ""  # trusted beside the system's
     uid: int = 0  # of the process that makes the calls, where this one is root; 0 = keep
     max_wall_s: float = 600.0  # ceiling of an invocation's own limit
-    memory_mb: int = 512  # of bodies in hand, over all invocations
+    memory_mb: int = 64  # of bodies in hand, over all invocations
     rate: float = 0.0  # requests a second for each tenant; 0 = no limit
     burst: int = 0
     record: str = ""  # a file that gets what was asked and answered

@@ -229,5 +229,5 @@ def test_every_file_is_of_a_kind_that_something_here_reads() -> None:
     kinds = {parts[0] for parts in files if not parts[0].endswith(".md")}
     assert kinds <= {
         *("Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "dry-run"),
-        *("kubernetes", "redis", "prometheus", "grafana", "sizing"),
+        *("kubernetes", "redis", "prometheus", "grafana", "sizing", "nftables.conf"),
     }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from sandbox.egress.codes import NOT_PUBLIC, Code, Refused
 from sandbox.egress.policy import BAD_PORTS, INSIDE_NAMES, Policy
 from sandbox.egress.ranges import FLOOR, IPV4_DENIED, IPV6_DENIED
 from sandbox.egress.urls import parse
+from sandbox.settings import Settings
 
 VERDICTS = [
     line.split()
@@ -262,3 +265,21 @@ def test_resolvers_are_addresses_with_or_without_a_port() -> None:
     assert rules.resolvers("1.1.1.1, 9.9.9.9:5353 [::1]:54 2606:4700::1111") == (
         ("1.1.1.1", 53), ("9.9.9.9", 5353), ("::1", 54), ("2606:4700::1111", 53),
     )  # fmt: skip
+
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def test_the_backstops_in_deploy_have_the_same_tables() -> None:
+    four, six = ({str(row.network) for row in rows} for rows in (IPV4_DENIED, IPV6_DENIED))
+    nft = (DEPLOY / "nftables.conf").read_text()
+    sets = {
+        name: re.split(r"[,\s]+", body.strip())
+        for name, body in re.findall(r"set (\w+) {.*?elements = {(.*?)}", nft, re.DOTALL)
+    }
+    assert {n if "/" in n else f"{n}/32" for n in sets["inside4"]} == four
+    assert set(sets["inside6"]) == six
+    assert f"meta skuid != {Settings().egress_uid} accept" in nft
+    policy = yaml.safe_load((DEPLOY / "kubernetes/base/networkpolicy.yaml").read_text())
+    blocks = [to["ipBlock"] for rule in policy["spec"]["egress"] for to in rule["to"] if "ipBlock" in to]
+    assert {block["cidr"]: set(block["except"]) for block in blocks} == {"0.0.0.0/0": four, "2000::/3": six}
