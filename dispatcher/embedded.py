@@ -41,6 +41,7 @@ GRACE_S = 2.0  # between asking the workers to end and killing them; nothing the
 POLL_S = 0.01
 LONGEST_SOCKET = 100  # the kernel's limit is 108
 TAIL = 2000  # characters of a log in an error
+RESTARTS = 10
 WORKER = (sys.executable, "-m", "worker")
 
 
@@ -48,17 +49,27 @@ class Embedded:
     """A pool as long as the block. `url`, `transport` and `store` are there inside it.
 
     Entering raises PoolUnavailable, with the end of its log, when the server or a worker does not
-    start. When the last worker has died, what is out ends with PoolUnavailable.
+    start. A worker that dies later is started again, up to `restarts` times in all; when the last one
+    has died, what is out ends with PoolUnavailable.
     """
 
     url: str
     transport: CeleryTransport
     store: RedisStore
 
-    def __init__(self, workers: int = 2, settings: Settings | None = None, command: Sequence[str] = WORKER) -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        settings: Settings | None = None,
+        command: Sequence[str] = WORKER,
+        *,
+        restarts: int = RESTARTS,
+    ) -> None:
         self.workers = workers
         self.settings = settings or Settings()
         self._command = command
+        self._restarts = restarts
+        self._started = False
         self._alive = {f"worker-{number + 1}" for number in range(workers)}
         self._directory = Path()
         self._keeper: subprocess.Popen[str] | None = None
@@ -79,6 +90,7 @@ class Embedded:
             self.transport = CeleryTransport(self.url, self.settings)
             self.store = RedisStore(self.url, self.settings)
             self._await_workers()
+            self._started = True
         except BaseException:
             self.close()
             raise
@@ -144,8 +156,24 @@ class Embedded:
         assert process.stdout is not None
         for line in process.stdout:
             said = json.loads(line)
-            self._ended(said["name"], f"{said['name']} ended with {said['status']}: {self._tail(said['name'])}")
+            how = f"{said['name']} ended with {said['status']}: {self._tail(said['name'])}"
+            if not self._start_again(said["name"], said["status"], how):
+                self._ended(said["name"], how)
         self._ended(keeper.SERVER, "its keeper is gone")
+
+    def _start_again(self, name: str, status: int, how: str) -> bool:
+        """A worker that was ready once, and that nobody told to end."""
+        if self._closing or not self._started or name == keeper.SERVER or status == 0 or not self._restarts:
+            return False
+        self._restarts -= 1
+        log.warning("%s; it is started again, %d more time(s) one will be", how, self._restarts)
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it ends, or is closed just now
+            self._keeper.stdin.write(f"{name}\n")
+            self._keeper.stdin.flush()
+            return True
+        return False
 
     def _ended(self, name: str, how: str) -> None:
         if self._closing:

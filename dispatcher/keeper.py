@@ -11,7 +11,8 @@ end: workers are asked, then killed, then the server is killed, then the directo
 keeper is single-threaded, so its children can be bound to it by a parent-death signal: if it is
 killed itself, they are too, and only the directory stays.
 
-It says one line of JSON for each child that ends before the order: {"name": ..., "status": ...}.
+It says one line of JSON for each child that ends before the order: {"name": ..., "status": ...}. A
+line it is told is the name of such a child, to be started again.
 
     python -I -S keeper.py '{"directory": ..., "grace_s": ..., "children": {name: [command, ...]}}'
 """
@@ -43,7 +44,7 @@ def main() -> None:
     try:
         for name, command in order["children"].items():
             children[name] = start(name, command, order["directory"])
-        watch(children)
+        watch(children, order)
     finally:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -61,7 +62,7 @@ def start(name: str, command: list[str], directory: str) -> subprocess.Popen[byt
         if os.getppid() != keeper:  # it died between the fork and the line above
             os._exit(1)
 
-    with open(os.path.join(directory, f"{name}.log"), "wb") as output:
+    with open(os.path.join(directory, f"{name}.log"), "ab") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -71,20 +72,30 @@ def start(name: str, command: list[str], directory: str) -> subprocess.Popen[byt
         )
 
 
-def watch(children: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Report ends until stdin is at its own."""
+def watch(children: dict[str, subprocess.Popen[bytes]], order: dict[str, Any]) -> None:
+    """Report ends, and start again what we are told to, until stdin is at its own."""
     poller = select.poll()
     poller.register(0, select.POLLIN)
-    names = {}
-    for name, child in children.items():
-        pidfd = os.pidfd_open(child.pid)
+    names: dict[int, str] = {}
+
+    def look_after(name: str) -> None:
+        pidfd = os.pidfd_open(children[name].pid)
         poller.register(pidfd, select.POLLIN)
         names[pidfd] = name
+
+    for name in children:
+        look_after(name)
+    told = b""
     while True:
         for fd, _ in poller.poll():
             if fd == 0:
-                if not os.read(0, 4096):
+                said = os.read(0, 4096)
+                if not said:
                     return
+                *lines, told = (told + said).split(b"\n")
+                for name in map(bytes.decode, lines):
+                    children[name] = start(name, order["children"][name], order["directory"])
+                    look_after(name)
             else:
                 poller.unregister(fd)
                 os.close(fd)

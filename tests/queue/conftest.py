@@ -63,8 +63,9 @@ def fragile() -> Iterator[Callable[..., Embedded]]:
     """A pool of the test's own, to be broken."""
     opened: list[Embedded] = []
 
-    def start(workers: int = 2, **settings: float) -> Embedded:
-        pool = Embedded(workers, Settings.model_validate({"lease_s": 1, "concurrency": 1, **settings}), PRETEND)
+    def start(workers: int = 2, restarts: int = 0, **settings: float) -> Embedded:
+        given = Settings.model_validate({"lease_s": 1, "concurrency": 1, **settings})
+        pool = Embedded(workers, given, PRETEND, restarts=restarts)
         opened.append(pool)
         return pool.__enter__()
 

@@ -146,6 +146,18 @@ def test_when_the_last_worker_is_gone_waits_end_with_its_log(fragile: Start) -> 
         future.result(5)
 
 
+def test_a_worker_that_dies_is_started_again_but_not_for_ever(fragile: Start) -> None:
+    pool = fragile(1, restarts=2)
+    for _ in range(2):
+        (worker,) = workers_of(pool)
+        worker.kill()
+        assert pool.transport.submit(a_job(within_s=60), Closed()).result(30).status is Status.OK
+        until(lambda: workers_of(pool) and workers_of(pool) != [worker])  # noqa: B023  # asked at once
+    workers_of(pool)[0].kill()
+    with pytest.raises(PoolUnavailable, match="worker-1 ended with -9"):
+        pool.transport.submit(a_job(within_s=60), Closed()).result(30)
+
+
 def test_jobs_under_kills_each_end_well(fragile: Start, tmp_path: Path) -> None:
     """A killer among four workers; every at_least_once job comes back."""
     pool = fragile(4)
