@@ -49,8 +49,8 @@ def test_an_export_has_its_agents_callbacks_tools_and_variables() -> None:
 def test_a_disabled_callback_is_known_but_not_in_the_chain() -> None:
     booking = apps.load(AIRLINE).agent("Booking Desk")
     listed = [callback for callback in booking.callbacks if callback.hook == "before_model_callback"]
-    assert [callback.disabled for callback in listed] == [False, True]
-    assert booking.chain("before_model_callback") == (listed[0],)
+    assert [callback.disabled for callback in listed] == [False, True, False]
+    assert booking.chain("before_model_callback") == (listed[0], listed[2])
 
 
 @pytest.mark.parametrize(
