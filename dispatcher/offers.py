@@ -66,6 +66,8 @@ def controls(app: App, agent: Agent) -> Iterator[Declaration]:
     parent = app.parent(agent)
     beside = parent.children if parent else ()
     others = [named(name, app.agents) for name in dict.fromkeys((*agent.children, *beside))]
+    if not any(one.children for one in app.agents):  # written by hand, without a hierarchy: everybody knows everybody
+        others = list(app.agents)
     targets = [one for one in (*others, parent) if one is not None and one != agent]
     if targets:
         about = "; ".join(f"{one.name}: {one.description}" if one.description else one.name for one in targets)

@@ -13,6 +13,8 @@ the turn's events. So a turn is merged exactly once or not at all; until then no
 it, the hooks of the turn see all of it, and rolling back is not committing. (Merging hook by hook,
 as a lone `Dispatcher.run` does, would leave half a turn behind when a later hook fails.) Two turns
 of one session at once are two drafts: where both wrote the same variable, the store's conflict policy decides.
+A turn is not run again by itself, also where that policy is `rerun`: its tools may have acted on the world.
+MergeRejected is the caller's to act on; its `rerun` says that the policy would allow another run.
 
 What a hook's answer replaces and which hooks are skipped by it is the table of `sandbox.hooks`; what a
 failure means is the dialect's row there. Where the documents are silent:
