@@ -114,14 +114,18 @@ async def _after(line: Line, tool: Plain, arguments: Plain, told: Told) -> Plain
 async def _perform(line: Line, one: Offer, call_id: str, arguments: Plain) -> Told:
     if key(one.name) in STEERING:
         return STEERING[key(one.name)](line, arguments)
-    store, tools = line.open_tools(call_id)
+    store, tools, transport = line.open_tools(call_id)
     name = {key(name): name for name in tools.names}.get(key(one.name))
     if name is None:
         kind = f" ({one.tool.kind})" if one.tool and one.tool.kind else ""
         why = f"nobody here answers tool {one.name!r}{kind}: it is no Python tool of the app, and no host has it"
         return Told({"error": why}, why)
     asked = Call(1, "tool", name, codec.pack(arguments))
-    answer = await asyncio.to_thread(tools.call, asked)
+    try:
+        answer = await asyncio.to_thread(tools.call, asked)
+    except asyncio.CancelledError:
+        transport.revoke()
+        raise
     line.set_variables(store.read(line.session.session_id).session.variables)
     for _, verdict in tools.verdicts:
         line.note(verdict)

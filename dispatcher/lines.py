@@ -25,13 +25,16 @@ from dispatcher.transcript import Span
 from sandbox.hooks import DIALECTS, HOOKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Future
 
     from dispatcher.contents import Plain
     from dispatcher.resources import Agent, App, Callback
     from dispatcher.session import Session
     from dispatcher.transcript import SpanKind
+    from dispatcher.transport import Transport
     from dispatcher.verdict import Verdict
+    from sandbox.contract import Job, Outcome
     from sandbox.hooks import DialectRow
     from sandbox.host import Host
     from sandbox.invocation import Source
@@ -167,8 +170,10 @@ class Line:
         self.stdout += [verdict.stdout] if verdict.stdout else []
         self.tier = verdict.tier or self.tier
 
-    def _tools(self, store: MemoryStore, session: Session, call_id: str = "") -> AppTools:
-        dispatcher = Dispatcher(self.dispatcher.transport, store, self.dispatcher.profile)
+    def _tools(
+        self, store: MemoryStore, session: Session, call_id: str = "", transport: Transport | None = None
+    ) -> AppTools:
+        dispatcher = Dispatcher(transport or self.dispatcher.transport, store, self.dispatcher.profile)
         return AppTools(self.app_tools, dispatcher, session, self.host, call_id=call_id)
 
     def seen(self, verdict: Verdict, arguments: Plain) -> Seen:
@@ -188,9 +193,39 @@ class Line:
 
     # -- tools -------------------------------------------------------------------------------------
 
-    def open_tools(self, call_id: str) -> tuple[MemoryStore, AppTools]:
-        """The tools of the app and its host, on the draft; and the store that has the draft after a call."""
-        store = MemoryStore()
+    def open_tools(self, call_id: str) -> tuple[MemoryStore, AppTools, Revocable]:
+        """The tools of the app and its host, on the draft; the store that has the draft after a call; and
+        what stops the call, which a thread waits for, when the turn is broken off.
+        """
+        store, transport = MemoryStore(), Revocable(self.dispatcher.transport)
         session = self.session.model_copy(update={"agent_name": self.agent.name})
         store.open(session)
-        return store, self._tools(store, session, call_id)
+        return store, self._tools(store, session, call_id, transport), transport
+
+
+class Revocable:
+    """A transport through which a call's jobs go, so that all it has out can be cancelled from outside."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._out: set[Future[Outcome]] = set()
+        self._revoked = False
+
+    def submit(self, job: Job, host: Host) -> Future[Outcome]:
+        future = self._transport.submit(job, host)
+        self._out.add(future)
+        future.add_done_callback(self._out.discard)
+        if self._revoked:
+            future.cancel()
+        return future
+
+    def submit_all(self, jobs: Iterable[tuple[Job, Host]]) -> list[Future[Outcome]]:
+        return [self.submit(job, host) for job, host in jobs]
+
+    def revoke(self) -> None:
+        self._revoked = True
+        for future in list(self._out):
+            future.cancel()
+
+    def close(self) -> None:
+        """The transport is somebody else's."""

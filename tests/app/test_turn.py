@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -839,6 +840,28 @@ def test_several_sessions_at_once_do_not_see_each_other(talk: Talking) -> None:
         return await asyncio.gather(*(conversation.turn(Session(session_id=f"s{n}"), "hi") for n in range(6)))
 
     assert [turn.variables["who"] for turn in asyncio.run(all_of_them())] == [f"s{n}" for n in range(6)]
+
+
+def test_a_turn_that_is_broken_off_stops_its_tool_and_merges_nothing(talk: Talking) -> None:
+    slow = python_tool("slow", "import time\ndef slow():\n    set_variable('n', 1)\n    time.sleep(25)\n")
+    conversation = talk(
+        an_app(agent(before_agent=BEFORE_AGENT), tools=(slow,)), {**calls(call("slow")), "chunks": ["..."]}
+    )
+
+    async def broken_off() -> None:
+        answering = asyncio.Event()
+        talking = conversation.conversation.turn(conversation.session, "hi", on_partial=lambda _: answering.set())
+        turn = asyncio.create_task(talking)
+        await answering.wait()
+        await asyncio.sleep(0.5)  # the tool sleeps by now, or is about to
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+
+    began = time.monotonic()
+    asyncio.run(broken_off())
+    assert time.monotonic() - began < 15
+    assert (conversation.stored.variables, conversation.stored.events) == ({}, [])
 
 
 def test_instructions_model_and_temperature_reach_the_model(talk: Talking) -> None:
