@@ -81,6 +81,13 @@ def test_a_job_in_an_envelope_made_by_hand_is_run(client, aside):
     assert msgpack.unpackb(done["reply"])["set"] == {"n": 2}
 
 
+def test_the_events_of_a_session_are_lines_of_its_history(client):
+    said = [{"id": str(n), "author": "user", "content": {"role": "user", "parts": [{"text": f"t{n}"}]}} for n in (1, 2)]
+    text = "def before_agent_callback(c):\n    c.state['n'] = [part.text for part in c.parts()]\n"
+    done = outcome(client, send(client, text, history=[json.dumps(one).encode() + b"\n" for one in said]))
+    assert msgpack.unpackb(done["reply"])["set"] == {"n": ["t1", "t2"]}
+
+
 def test_calls_of_the_code_are_answered_by_the_client(client):
     job_id = send(
         client, "def before_agent_callback(c):\n    c.state['n'] = tools.look({'at': 2}).json()['result']\n", ["look"]
