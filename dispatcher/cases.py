@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from dispatcher import apps, code, documents, inputs, scripts
+from dispatcher import apps, code, documents, inputs, scripts, strangers
 from dispatcher.canned import Answer, Canned
 from dispatcher.documents import Document
 from dispatcher.entries import SUFFIXES, entries
@@ -332,6 +332,7 @@ class _Reader:
             raise self.document.error(f"case {spec.name!r} needs one of: {', '.join(KINDS)}", *path)
         hook, agent, sources, entry = KINDS[kinds[0]](self, spec, path)
         script, expect = self._expectation(spec, path)
+        self._refuse_strangers(spec, hook)
         return Case(
             name=spec.name,
             agent=agent,
@@ -424,6 +425,13 @@ class _Reader:
         raise self.document.error(why, *path, "callbacks")
 
     # -- the parts of a case -------------------------------------------------------------------
+
+    def _refuse_strangers(self, spec: _Spec, hook: str) -> None:
+        found = [("context", *steps) for steps in strangers.in_context(spec.context or {})]
+        if hook in HOOKS and not spec.tool:
+            found += [("arguments", *steps) for steps in strangers.in_arguments(spec.arguments, hook, spec.dialect)]
+        if found:
+            raise self.document.error(f"unknown key {documents.spell(found[0])}", *found[0])
 
     def _arguments(self, spec: _Spec, hook: str, path: inputs.Path) -> Mapping[str, Any]:
         if spec.turns is not None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from sandbox.contract import Limits
 
 
+DETAIL_CHARS = 500
+"""Of an exception's message in `detail`; `error.message` has it whole."""
+
+
 class Session(BaseModel):
     """A conversation as one hook sees it: who is talking, the variables and the events.
 
@@ -118,7 +122,7 @@ def judge(invocation: Invocation, invocation_id: str, outcome: Outcome, limits: 
         stderr=outcome.stderr.decode("utf-8", "replace"),
         truncated=outcome.truncated,
         error=VerdictError(**reply.error.model_dump(include={"type", "message", "traceback"})) if reply.error else None,
-        warnings=list(reply.warnings),
+        warnings=[*outcome.warnings, *reply.warnings],
         calls=[VerdictCall(kind=c.kind, name=c.name, status=c.status, ms=c.ms) for c in outcome.calls],
         usage=VerdictUsage(
             queue_ms=outcome.usage.queue_ms,
@@ -143,7 +147,8 @@ def _blame(reply: Reply, outcome: Outcome, limits: Limits) -> tuple[Status, str]
             f"an allocation was refused at the limit of {limits.memory_mb} MiB, {peak:.0f} MiB resident (limit memory_mb)"
         )
     at = "" if error.file is None else f"{error.file}:{error.line}: " if error.line else f"{error.file}: "
-    return Status.CALLBACK_ERROR, f"{at}{error.type}: {error.message}".rstrip(": ")
+    message = error.message if len(error.message) <= DETAIL_CHARS else f"{error.message[:DETAIL_CHARS]}…"
+    return Status.CALLBACK_ERROR, f"{at}{error.type}: {message}".rstrip(": ")
 
 
 def delta_of(verdict: Verdict) -> Delta:

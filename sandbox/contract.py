@@ -102,6 +102,15 @@ class Limits:
         }
         return cls(**whole)  # type: ignore[arg-type]  # checked in __post_init__
 
+    def cuts(self, ceiling: Limits) -> tuple[str, ...]:
+        """What `clamp` takes away, a line for each limit that is above the ceiling's."""
+        return tuple(
+            f"limit {name}: {getattr(self, name):g} is above the {most:g} this worker allows, which it had"
+            f" (HOOKPOOL_MAX_{name.upper()})"
+            for name in LIMIT_NAMES
+            if getattr(self, name) > (most := getattr(ceiling, name))
+        )
+
     def clamp(self, ceiling: Limits) -> Limits:
         """These limits, none above the ceiling's."""
         cut = {name: most for name in LIMIT_NAMES if getattr(self, name) > (most := getattr(ceiling, name))}
@@ -259,6 +268,7 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     layers: tuple[str, ...] = ()
     tier: str = ""
+    warnings: tuple[str, ...] = ()  # of whoever ran it, not of the code
 
     def encode(self) -> bytes:
         return _dump(self)

@@ -82,9 +82,9 @@ class Jail:
         to a child that has it; one that turns out to want it, before any call was made, starts anew.
         Limits above the settings' ceiling are cut to it.
         """
-        limits = job.limits.clamp(self._ceiling)
-        if limits is not job.limits:
-            job = replace(job, limits=limits)
+        cuts = job.limits.cuts(self._ceiling)
+        if cuts:
+            job = replace(job, limits=job.limits.clamp(self._ceiling))
         run = self._run(job, host, cancelled, self._pool_of(self._flavour(job.code)))
         if run.facts.wants and not run.calls_made:
             flavour = FLAVOUR_WITH[run.facts.wants]
@@ -92,7 +92,7 @@ class Jail:
             run = self._run(job, host, cancelled, self._pool_of(flavour))
             while len(self._moved) > MOVED:
                 self._moved.popitem(last=False)
-        return run.outcome()
+        return replace(run.outcome(), warnings=cuts) if cuts else run.outcome()
 
     def _flavour(self, code: bytes) -> Flavour:
         """Which zygote's child it is likely to need."""

@@ -95,6 +95,7 @@ def execute(
     else:
         try:
             outcome = jail.run(replace(job, limits=job.limits.clamp(ceiling)), host, cancelled)
+            outcome = replace(outcome, warnings=(*job.limits.cuts(ceiling), *outcome.warnings))
         except ZygoteLost as error:
             outcome = Outcome(job.id, Status.NOT_STARTED, f"no sandbox to be had: {error}")
         except Exception as error:

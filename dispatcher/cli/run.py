@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dispatcher import code, documents, inputs
+from dispatcher import code, documents, inputs, strangers
 from dispatcher.cli import FAILED, OK
 from dispatcher.cli.hosts import open_hosts
 from dispatcher.cli.hosts import option as tools_option
@@ -20,6 +20,8 @@ from sandbox.contract import Limits
 from sandbox.hooks import HOOKS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from dispatcher.verdict import Verdict
     from sandbox.invocation import Dialect, Fidelity
 
@@ -99,8 +101,14 @@ def command(  # click passes them by name
     """  # noqa: D301  # click reads the backslash
     settings = sandbox_settings.load(os.environ)
     sources = [code.read(file) for file in files]
-    session = inputs.session(_document(context, "--context"))
-    given = inputs.arguments(_document(arguments, "--arguments"), hook, dialect)
+    written = _document(context, "--context"), _document(arguments, "--arguments")
+    session = inputs.session(written[0])
+    given = inputs.arguments(written[1], hook, dialect)
+    for line in [
+        *_strange(written[0], strangers.in_context(written[0].value)),
+        *_strange(written[1], strangers.in_arguments(written[1].value, hook, dialect)),
+    ]:
+        print(f"warning: {line}", file=sys.stderr)
     from dispatcher.dispatcher import Dispatcher, Profile
     from dispatcher.store import MemoryStore
 
@@ -120,6 +128,14 @@ def command(  # click passes them by name
 
 def _document(file: str | None, option: str) -> Document:
     return Document(option, {}) if file is None else documents.read(Path(file))
+
+
+def _strange(document: Document, found: Iterable[tuple[str | int, ...]]) -> Iterator[str]:
+    """A line for each key that nobody will see: real traces may have some, so it is no error."""
+    for path in found:
+        line = document.line(*path)
+        at = document.name if line is None else f"{document.name}:{line}"
+        yield repr(f"{at}: unknown key {documents.spell(path)}, ignored")[1:-1]
 
 
 def _print_json(verdict: Verdict) -> None:

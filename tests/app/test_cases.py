@@ -111,6 +111,16 @@ GOOD = "- name: a\n  hook: before_agent_callback\n"
         ),
         (GOOD + "  context:\n    variables: 5\n  expect: {}\n", 4, "context: variables: "),
         (GOOD + "  arguments:\n    llm_request: {}\n  expect: {}\n", 4, "before_agent_callback takes no arguments"),
+        (
+            GOOD + "  context:\n    events:\n    - content:\n        prts: []\n  expect: {}\n",
+            6,
+            "unknown key context.events[0].content.prts",
+        ),
+        (
+            "- name: a\n  hook: before_model_callback\n  callbacks: [loose.py]\n  arguments:\n    llmRequest:\n      conents: []\n  expect: {}\n",
+            6,
+            "unknown key arguments.llmRequest.conents",
+        ),
         (GOOD + "  limits:\n    wall: 3\n  expect: {}\n", 3, "limit wall: no such limit; there are wall_s"),
         (GOOD + "  dialect: adk3\n  expect: {}\n", 3, "case: dialect: Input should be 'ces', 'adk' or 'veadk'"),
         (GOOD + "  agent: Nobody\n  expect: {}\n", 3, "agent 'Nobody': no such agent; there are: Desk"),

@@ -243,3 +243,34 @@ def test_a_reader_that_went_away_is_no_traceback(folder: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == "hookpool: standard output: Broken pipe\n"
     assert process.returncode == 141
+
+
+def test_a_key_that_nobody_will_see_is_a_warning_with_its_line(folder: Path) -> None:
+    (folder / "ctx.json").write_text(
+        '{"variables": {"profile": {"contact": {}}, "token": 1},\n"events": [{"content": {"parts": [{"txt": "a"}]}}]}'
+    )
+    ended = inside(
+        "run", "--hook", "before_agent_callback", "--code", "cb.py", "--context", "ctx.json", "--json", cwd=folder
+    )
+    assert ended.code == 0
+    assert ended.err == "warning: ctx.json:2: unknown key events[0].content.parts[0].txt, ignored\n"
+
+
+def test_a_limit_above_the_ceiling_is_cut_and_said(folder: Path) -> None:
+    options = ("--limit", "wall_s=700", "--limit", "calls=5000", "--context", "ctx.json", "--json")
+    for pool in ("inline", "embedded"):
+        ended = inside(
+            "run", "--hook", "before_agent_callback", "--code", "cb.py", *options, "--pool", pool, cwd=folder
+        )
+        assert json.loads(ended.out)["warnings"] == [
+            "limit wall_s: 700 is above the 600 this worker allows, which it had (HOOKPOOL_MAX_WALL_S)",
+            "limit calls: 5000 is above the 1000 this worker allows, which it had (HOOKPOOL_MAX_CALLS)",
+        ]
+
+
+def test_a_long_message_is_cut_in_the_detail_and_whole_in_the_error(folder: Path) -> None:
+    (folder / "cb.py").write_text("def before_agent_callback(c):\n    raise ValueError('x' * 6000)\n")
+    ended = inside("run", "--hook", "before_agent_callback", "--code", "cb.py", "--json", cwd=folder)
+    verdict = json.loads(ended.out)
+    assert len(verdict["detail"]) < 600
+    assert verdict["error"]["message"] == "x" * 6000
