@@ -35,7 +35,7 @@ COMMANDS = {
     "egress": "Ask what HTTP from callbacks may reach.",
     "worker": "Start a worker that takes jobs from a queue.",
     "queue": "Show a pool's queue and dead letters; try those again.",
-    "bench": "Measure what a sandbox, or a hook of an agent, costs on this host.",
+    "bench": "Measure what a sandbox, the queue or a hook of an agent costs on this host.",
 }
 
 

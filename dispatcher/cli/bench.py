@@ -31,10 +31,20 @@ def _adk(settings: Settings, count: int) -> list[Figure]:
     return figures(settings, count)
 
 
-_WHAT: Mapping[str, Callable[[Settings, int], list[Figure]]] = {"sandbox": _sandbox, "adk": _adk}
+def _carrier(settings: Settings, count: int) -> list[Figure]:
+    from dispatcher import bench
+
+    return bench.figures(settings, count)
 
 
-@click.command("bench", short_help="Measure what a sandbox, or a hook of an agent, costs on this host.")
+_WHAT: Mapping[str, Callable[[Settings, int], list[Figure]]] = {
+    "sandbox": _sandbox,
+    "carrier": _carrier,
+    "adk": _adk,
+}
+
+
+@click.command("bench", short_help="Measure what a sandbox, the queue or a hook of an agent costs on this host.")
 @click.argument("what", type=click.Choice(list(_WHAT)))
 @click.option("--count", type=click.IntRange(20, 10_000), default=200, help="Measurements per row; default 200.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
@@ -43,12 +53,14 @@ def command(what: str, count: int, as_json: bool) -> int:
 
     \b
     sandbox   time to result, throughput, tool calls, memory
+    carrier   the way over the queue: one invocation, a batch, large sessions, CPU time
     adk       what each hook of an agent of google-adk costs (hookpool[adk])
 
     \b
     Examples:
       hookpool bench sandbox
       hookpool bench sandbox --count 500 --json
+      hookpool bench carrier --json
       hookpool bench adk
 
     \b
