@@ -42,13 +42,16 @@ class AsyncDispatcher:
         callbacks: Sequence[Source],
         host: Host = Closed(),
         entry: str = "",
+        merge_key: str = "",
         **arguments: Any,
     ) -> Verdict:
         """As `Dispatcher.run`, with the same errors."""
         there = self.dispatcher
         for lost_before in range(RERUNS + 1):
             await asyncio.sleep(pause_s(lost_before))
-            prepared = await asyncio.to_thread(there.prepare, hook, session, callbacks, host, entry, **arguments)
+            prepared = await asyncio.to_thread(
+                there.prepare, hook, session, callbacks, host, entry, merge_key, **arguments
+            )
             with prepared.span:
                 outcome = await asyncio.wrap_future(await self._submit(prepared.job, host))
                 try:

@@ -77,6 +77,7 @@ class Prepared:
     invocation: Invocation
     snapshot: Snapshot
     span: tracing.Span = tracing.QUIET  # as long as the invocation; whoever waits for it ends it
+    merge_key: str = ""  # under which its delta is merged, once; '' = the job's id
 
 
 class Dispatcher:
@@ -94,6 +95,7 @@ class Dispatcher:
         callbacks: Sequence[Source],
         host: Host = Closed(),
         entry: str = "",
+        merge_key: str = "",
         **arguments: Any,
     ) -> Verdict:
         """Run `hook` over its `callbacks` (in order, one sandbox) and merge what it did.
@@ -102,13 +104,14 @@ class Dispatcher:
         when the store does not know the session yet. `host` answers the tool calls the code makes.
         `entry` names the function of a Python tool; a hook's function has its name by law.
         `arguments` go by the documents' names (llm_request, llm_response, tool, input,
-        tool_response), as plain data. Nothing is merged unless the verdict is ok.
+        tool_response), as plain data. Nothing is merged unless the verdict is ok; of several
+        invocations with one `merge_key`, only the first, and the others' verdicts say so.
 
         Where a variable was changed meanwhile whose policy is `rerun`, all of it is done again, up to
         `RERUNS` times. Raises InputError for an unknown hook or argument, SessionError when the merge
         cannot be done, PoolError when the machinery failed. A failure of the code is in the verdict.
         """
-        return self.run_in_turn(lambda: None, hook, session, callbacks, host, entry, **arguments)
+        return self.run_in_turn(lambda: None, hook, session, callbacks, host, entry, merge_key, **arguments)
 
     def run_in_turn(
         self,
@@ -118,13 +121,14 @@ class Dispatcher:
         callbacks: Sequence[Source],
         host: Host = Closed(),
         entry: str = "",
+        merge_key: str = "",
         /,
         **arguments: Any,
     ) -> Verdict:
         """`run`, whose merge first waits for its turn."""
         for lost_before in range(RERUNS + 1):
             time.sleep(pause_s(lost_before))
-            prepared = self.prepare(hook, session, callbacks, host, entry, **arguments)
+            prepared = self.prepare(hook, session, callbacks, host, entry, merge_key, **arguments)
             with prepared.span:
                 future = self.transport.submit(prepared.job, host)
                 try:
@@ -146,6 +150,7 @@ class Dispatcher:
         callbacks: Sequence[Source],
         host: Host = Closed(),
         entry: str = "",
+        merge_key: str = "",
         **arguments: Any,
     ) -> Prepared:
         """Read the session and make the job."""
@@ -185,7 +190,7 @@ class Dispatcher:
             hook=hook,
             traceparent=span.traceparent,
         )
-        return Prepared(job, invocation, snapshot, span)
+        return Prepared(job, invocation, snapshot, span, merge_key)
 
     def settle(self, prepared: Prepared, outcome: Outcome) -> Verdict:
         """Judge the outcome and merge its delta, once. A verdict that is not ok needs no store, and is not
@@ -203,13 +208,13 @@ class Dispatcher:
         if not verdict.ok:
             return verdict
         with prepared.span.child("hookpool.merge"):
-            commit = self.store.commit(prepared.snapshot, prepared.job.id, delta_of(verdict))
-        changed_meanwhile = [
+            commit = self.store.commit(prepared.snapshot, prepared.merge_key or prepared.job.id, delta_of(verdict))
+        notes = [
             f"variable {key!r} was changed meanwhile by another invocation; last write wins" for key in commit.conflicts
         ]
-        return verdict.model_copy(
-            update={"variables": dict(commit.variables), "warnings": [*verdict.warnings, *changed_meanwhile]}
-        )
+        if not commit.applied:
+            notes.append("an earlier invocation with the same merge key was merged; this one was not")
+        return verdict.model_copy(update={"variables": dict(commit.variables), "warnings": [*verdict.warnings, *notes]})
 
 
 def _history(session: Session) -> tuple[bytes, ...]:

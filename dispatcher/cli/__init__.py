@@ -1,4 +1,4 @@
-"""The command line: `hookpool run | eval | chat | doctor | egress | worker | queue | bench`.
+"""The command line: `hookpool run | eval | chat | doctor | egress | worker | serve | queue | bench`.
 
 Each command is a module of its own and is imported when it is asked for: `hookpool --help` imports
 click and nothing of ours that is heavy. `main` is the one place where an exception becomes an exit
@@ -34,6 +34,7 @@ COMMANDS = {
     "doctor": "Attempt every layer of the sandbox on this host.",
     "egress": "Ask what HTTP from callbacks may reach.",
     "worker": "Start a worker that takes jobs from a queue.",
+    "serve": "Offer a pool over HTTP, as JSON.",
     "queue": "Show a pool's queue and dead letters; try those again.",
     "bench": "Measure what a sandbox, the queue or a hook of an agent costs on this host.",
 }

@@ -41,6 +41,7 @@ class Pool:
     transport: Transport
     where: str
     in_flight: int
+    url: str = ""  # of its queue's server; '' where there is none
 
 
 class PoolName(click.ParamType[str]):
@@ -66,9 +67,11 @@ class PoolName(click.ParamType[str]):
         return str(value)
 
 
-def open_pool(name: str, settings: Settings, workers: int = 2) -> AbstractContextManager[Pool]:
-    """The pool of that name. Raises PoolError, on entering or later, when it cannot be had."""
-    return _OPEN[name](settings, workers) if name in _OPEN else _remote(name, settings)
+def open_pool(name: str, settings: Settings, workers: int = 2, *, awaited: bool = True) -> AbstractContextManager[Pool]:
+    """The pool of that name. Raises PoolError, on entering or later, when it cannot be had. A pool elsewhere may have
+    no worker yet, unless it is `awaited`.
+    """
+    return _OPEN[name](settings, workers) if name in _OPEN else _remote(name, settings, awaited=awaited)
 
 
 @contextmanager
@@ -90,24 +93,25 @@ def _embedded(settings: Settings, workers: int) -> Iterator[Pool]:
             embedded.transport,
             f"over the queue with {workers} worker{'s'[: workers != 1]}",
             _in_flight(settings, workers * settings.concurrency),
+            embedded.url,
         )
 
 
 @contextmanager
-def _remote(url: str, settings: Settings) -> Iterator[Pool]:
+def _remote(url: str, settings: Settings, *, awaited: bool) -> Iterator[Pool]:
     from dispatcher.celery_transport import CeleryTransport
     from sandbox import wire
 
     transport = CeleryTransport(url, settings)
     try:
         until = time.monotonic() + NO_WORKER_S
-        while not transport.workers():
+        while awaited and not transport.workers():
             if time.monotonic() > until:
                 raise PoolUnavailable(
                     wire.shown(url), f"no worker is ready there; hookpool worker --pool {url} starts one"
                 )
             time.sleep(0.1)
-        yield Pool(transport, "over the queue", _in_flight(settings, REMOTE_PLACES))
+        yield Pool(transport, "over the queue", _in_flight(settings, REMOTE_PLACES), url)
     finally:
         transport.close()
 
