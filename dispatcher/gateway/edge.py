@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from dispatcher import documents
 from dispatcher.gateway import keys, openapi, page, problems
@@ -88,6 +87,7 @@ class Gateway:
     def __post_init__(self) -> None:
         self._quotas: dict[str, Quota] = {}
         self._out: set[asyncio.Task[Any]] = set()
+        self._closing = False
         document = openapi.document(secured=bool(self.known))
         pages = {
             "/openapi.json": (openapi.encode(document), "application/json", {}),
@@ -95,40 +95,37 @@ class Gateway:
         }
         routes = [Route(_route(one.path), self._endpoint(one), methods=[one.method]) for one in OPERATIONS]
         routes += [Route(path, _static(*given), methods=["GET"]) for path, given in pages.items()]
-        self._app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
-        self._app.router.redirect_slashes = False
+        self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # lifespan: there is nothing to start
-            await self._app(scope, receive, send)
-            return
-        trip = scope["hookpool"] = Trip(_request_id(scope), time.perf_counter())
+        trip = Trip(_request_id(scope), time.perf_counter())
+        scope.update(hookpool=trip, app=self)  # with an app, the router raises where it knows no path
         task = asyncio.current_task()
         assert task is not None  # an ASGI server runs each request in one
         self._out.add(task)
         telling = _telling(trip, send)
         try:
-            if self.backend.closing and scope["path"].startswith("/v1/"):
+            if self._closing and scope["path"] != "/healthz":
                 raise SHUTTING_DOWN
-            await self._app(scope, receive, telling)
+            await self._router(scope, receive, telling)
         except Gone:
-            trip.status = 0
-        except Refused as refused:
-            await _tell(refused, trip, scope, receive, telling)
+            pass
         except asyncio.CancelledError:  # by `drain`: this is where it ends, with an answer
-            if not trip.status:
-                await _tell(SHUTTING_DOWN, trip, scope, receive, telling)
-        except Exception:
-            log.exception("request=%s failed", trip.request_id)
-            if not trip.status:
-                await _tell(problems.of(HookpoolError()), trip, scope, receive, telling)
+            await _tell(SHUTTING_DOWN, trip, scope, receive, telling)
+        except Exception as error:
+            await _tell(_refused(error, trip), trip, scope, receive, telling)
         finally:
             self._out.discard(task)
             access.info("%s", trip.line())
 
+    @property
+    def running(self) -> int:
+        """How many requests are in work."""
+        return sum(quota.out for quota in self._quotas.values())
+
     async def drain(self, seconds: float, hurry: Callable[[], bool] = lambda: False) -> None:
         """Take nothing new; let what runs end within `seconds`, then cancel it."""
-        self.backend.closing = True
+        self._closing = True
         until = time.monotonic() + seconds
         while self._out and (left := until - time.monotonic()) > 0 and not hurry():
             await asyncio.wait(self._out, timeout=min(left, TICK_S))
@@ -141,15 +138,7 @@ class Gateway:
         async def endpoint(incoming: Incoming) -> Response:
             trip: Trip = incoming.scope["hookpool"]
             trip.operation = f"{operation.method} {operation.path}"
-            try:
-                return _response(await self._run(operation, incoming, trip))
-            except HookpoolError as error:
-                refused = problems.of(error)
-                if refused.status >= 500:
-                    log.warning("request=%s %s: %s", trip.request_id, type(error).__name__, error)
-                return _refusal(refused, trip)
-            except Refused as refused:
-                return _refusal(refused, trip)
+            return _response(await self._run(operation, incoming, trip))
 
         return endpoint
 
@@ -159,8 +148,9 @@ class Gateway:
         key = self._whose(incoming)
         trip.key = key.name
         with self._quotas.setdefault(key.name, Quota(self.terms)).place(time.monotonic()):
+            session_id, idempotency_key = _session_id(incoming), _idempotency_key(incoming)
             body = await self._body(operation.takes, incoming, trip) if operation.takes else None
-            request = Request(key, body, _session_id(incoming), _idempotency_key(incoming))
+            request = Request(key, body, session_id, idempotency_key)
             return await _unless_gone(incoming.receive, operation.run(self.backend, request))
 
     def _whose(self, incoming: Incoming) -> Key:
@@ -273,21 +263,28 @@ def _response(reply: Reply) -> Response:
     return Response(reply.body, reply.status, dict(reply.headers), "application/json" if reply.body else None)
 
 
-def _refusal(refused: Refused, trip: Trip) -> Response:
-    return Response(refused.body(trip.request_id), refused.status, refused.headers, problems.MEDIA_TYPE)
+def _refused(error: Exception, trip: Trip) -> Refused:
+    """What an error is to a client. What it is to us is in the log."""
+    match error:
+        case Refused():
+            return error
+        case HTTPException():
+            why = {404: "there is no such path; GET /docs shows those there are", 405: "this path has other methods"}
+            return Refused(error.status_code, why.get(error.status_code, error.detail), {}, error.headers)
+        case HookpoolError():
+            refused = problems.of(error)
+            if refused.status >= 500:
+                log.warning("request=%s %s: %s", trip.request_id, type(error).__name__, error)
+            return refused
+    log.error("request=%s failed", trip.request_id, exc_info=error)
+    return problems.of(HookpoolError())
 
 
 async def _tell(refused: Refused, trip: Trip, scope: Scope, receive: Receive, send: Send) -> None:
-    await _refusal(refused, trip)(scope, receive, send)
-
-
-async def _unrouted(incoming: Incoming, error: Exception) -> Response:
-    """No such path, or not this method."""
-    assert isinstance(error, HTTPException)
-    what = f"{incoming.method} {incoming.url.path[:200]}"
-    why = {404: "there is no such path; GET /docs shows those there are", 405: f"{what} is not offered"}
-    refused = Refused(error.status_code, why.get(error.status_code, error.detail), {}, error.headers)
-    return _refusal(refused, incoming.scope["hookpool"])
+    """Unless an answer has begun."""
+    if not trip.status:
+        body = refused.body(trip.request_id)
+        await Response(body, refused.status, refused.headers, problems.MEDIA_TYPE)(scope, receive, send)
 
 
 def _static(body: bytes, media_type: str, headers: dict[str, str]) -> Callable[[Incoming], Awaitable[Response]]:

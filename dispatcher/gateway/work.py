@@ -63,13 +63,10 @@ class Backend:
     answers: Answers
     apps: Mapping[str, App] = field(default_factory=dict)
     longest_s: float = 900.0  # that a request may ask to wait
-    closing: bool = False
     _looked: tuple[float, str] = (0.0, "")
 
     async def problem(self) -> str:
         """Why no job would run now; '' where one would."""
-        if self.closing:
-            return "shutting down"
         at, problem = self._looked
         if time.monotonic() >= at + READY_S:
             problem = await asyncio.to_thread(self._look)
