@@ -56,7 +56,8 @@ class Settings(BaseModel):
     warm_age_s: float = Field(60.0, gt=0, description="how long one is kept for a callback that does not come again")
     zygote_jobs: int = Field(20_000, ge=1, description="invocations after which a zygote is replaced")
     pool: str = Field(
-        "", description="address of the queue, for a worker without `--pool`: no list of processes shows it"
+        "",
+        description="address of the queue, for a worker or a gateway without `--pool`: no list of processes shows it",
     )
     concurrency: int = Field(2, ge=1, le=256, description="invocations a worker runs at once")
     max_wall_s: float = Field(600.0, gt=0, description="ceiling of the limit wall_s")

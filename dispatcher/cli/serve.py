@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dispatcher.cli.pools import Pool
+    from dispatcher.gateway.once import Answers
     from dispatcher.gateway.work import Backend
+    from dispatcher.model import Model
     from dispatcher.resources import App
+    from dispatcher.store import Store
     from sandbox.settings import Settings
 
 
 @click.command("serve", short_help="Offer a pool over HTTP, as JSON.")
 @click.option(
-    "--pool", type=PoolName("inline", "embedded"), default="embedded", show_default=True, help="Where jobs run."
+    "--pool", type=PoolName("inline", "embedded"), help="Where jobs run; HOOKPOOL_POOL otherwise, or else embedded."
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Of an embedded pool.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -35,6 +38,15 @@ if TYPE_CHECKING:
 @click.option("--keys", "key_file", metavar="FILE", help="Who may call: NAME:SHA256[:TENANT], a line each.")
 @click.option("--new-key", metavar="NAME[:TENANT]", help="Print a new key and its line for the file, and end.")
 @click.option("--app", "named", multiple=True, metavar="NAME=PATH", help="An exported app to load; several may be.")
+@click.option("--model-url", metavar="URL", help="An OpenAI-compatible endpoint, for turns that bring no script.")
+@click.option("--model", "model_name", default="", metavar="NAME", help="Which model there; else the app's own.")
+@click.option(
+    "--model-key",
+    default="OPENAI_API_KEY",
+    show_default=True,
+    metavar="VARIABLE",
+    help="The environment variable that has the endpoint's key.",
+)
 @click.option(
     "--at-once", type=click.IntRange(1), default=100, show_default=True, help="Requests of one key that run at once."
 )
@@ -46,13 +58,16 @@ if TYPE_CHECKING:
     "--grace", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds to finish in on SIGTERM."
 )
 def command(  # click passes them by name
-    pool: str,
+    pool: str | None,
     workers: int,
     host: str,
     port: int,
     key_file: str | None,
     new_key: str | None,
     named: tuple[str, ...],
+    model_url: str | None,
+    model_name: str,
+    model_key: str,
     at_once: int,
     rate: float,
     max_body_mb: int,
@@ -81,14 +96,14 @@ def command(  # click passes them by name
         return OK
     settings = sandbox_settings.load(os.environ)
     known = keys.read(Path(key_file)) if key_file else ()
-    loaded = _load(named)
+    loaded, model = _load(named), _model(model_url, model_name, model_key)
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with (
         server.listen(host, port, keyed=bool(known)) as listening,
-        open_pool(pool, settings, workers, awaited=False) as opened,
+        open_pool(pool or settings.pool or "embedded", settings, workers, awaited=False) as opened,
     ):
-        backend = _backend(opened, settings, loaded)
+        backend = _backend(opened, settings, loaded, model)
         gateway = edge.Gateway(backend, known, quota.Terms(at_once, rate), max_body_mb * edge.MIB)
         print(f"hookpool serve: {server.url(listening)}, {opened.where}", file=sys.stderr, flush=True)
         server.Server(gateway, grace).run([listening])
@@ -109,14 +124,24 @@ def _load(named: Sequence[str]) -> dict[str, App]:
     return found
 
 
-def _backend(opened: Pool, settings: Settings, loaded: dict[str, App]) -> Backend:
+def _model(url: str | None, name: str, key_variable: str) -> Model | None:
+    if url is None:
+        return None
+    from dispatcher.chat_completions import ChatCompletions
+
+    return ChatCompletions(url, name, os.environ.get(key_variable, ""))
+
+
+def _backend(opened: Pool, settings: Settings, loaded: dict[str, App], model: Model | None) -> Backend:
     """Sessions are where the queue is; of an inline pool, in this process."""
     from dispatcher.gateway.once import MemoryAnswers, RedisAnswers
     from dispatcher.gateway.work import Backend
     from dispatcher.redis_store import RedisStore
     from dispatcher.store import MemoryStore
 
-    if not opened.url:
-        return Backend(opened.transport, MemoryStore(settings.conflict), MemoryAnswers(), loaded, settings.deadline_s)
-    store, answers = RedisStore(opened.url, settings), RedisAnswers(opened.url)
-    return Backend(opened.transport, store, answers, loaded, settings.deadline_s)
+    if opened.url:
+        store: Store = RedisStore(opened.url, settings)
+        answers: Answers = RedisAnswers(opened.url)
+    else:
+        store, answers = MemoryStore(settings.conflict), MemoryAnswers()
+    return Backend(opened.transport, store, answers, loaded, model, settings.deadline_s)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dispatcher.gateway.bodies import Asked, Method
     from dispatcher.gateway.keys import Key
     from dispatcher.gateway.once import Answers
+    from dispatcher.model import Model
     from dispatcher.resources import App
     from dispatcher.session import Session
     from dispatcher.store import Store
@@ -62,6 +63,7 @@ class Backend:
     store: Store
     answers: Answers
     apps: Mapping[str, App] = field(default_factory=dict)
+    model: Model | None = None  # of turns that bring no script
     longest_s: float = 900.0  # that a request may ask to wait
     _looked: tuple[float, str] = (0.0, "")
 
@@ -147,9 +149,9 @@ async def turn(backend: Backend, request: Request) -> Reply:
     app = _app(backend, body.app)
     if body.agent is not None:
         _agent(app, body.agent)
-    if body.script is None:
+    model = backend.model if body.script is None else ScriptedModel(scripted(*body.script))
+    if model is None:
         raise Refused(422, "script: is missing: this gateway has no model of its own", {"where": "script"})
-    model = ScriptedModel(scripted(*body.script))
     dispatcher = Dispatcher(backend.transport, scope.of(backend.store, request.key.tenant), profile)
     session, said = _session(body), _said(body.said)
 
