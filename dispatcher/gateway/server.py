@@ -7,7 +7,7 @@ SIGTERM what runs is finished, or cancelled with an answer, before uvicorn lets 
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, override
+from typing import TYPE_CHECKING, Any, override
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -30,6 +30,11 @@ class _Protocol(H11Protocol):
     """HTTP/1.1, for clients that get to the point."""
 
     _head: asyncio.TimerHandle | None = None
+
+    @override
+    def __init__(self, *given: Any, **more: Any) -> None:  # uvicorn's own
+        super().__init__(*given, **more)
+        self.access_log = False  # whatever the log's levels: it would write sessions' ids, and ours says more
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
