@@ -244,8 +244,8 @@ class Event(Model):
 class CallbackContext(Model):
     """What a callback knows of its session. `variables` and `state` are one plain dict.
 
-    `events` may be many, and most callbacks never look: where a history was given (`remember`) they are
-    decoded when somebody asks for them, or for all of the context.
+    `events` may be many, and most callbacks never look: where there is a history (`remember`) they are
+    fetched and decoded when somebody asks for them, or for all of the context.
     """
 
     __lazy__: ClassVar[tuple[str, ...]] = ("events",)  # `jsonable.plain` asks for them
@@ -267,7 +267,7 @@ class CallbackContext(Model):
     app_id: str | None = None
     turn_index: int | None = None
 
-    _history: bytes | memoryview = PrivateAttr(default=b"")  # events not decoded yet: JSON, one a line
+    _history: Callable[[], bytes] | None = PrivateAttr(default=None)  # fetches events: JSON, one a line
     _conversation_order: bool = PrivateAttr(default=True)  # else the library's two quirks (fidelity `live`)
 
     if not TYPE_CHECKING:  # for whom attributes that are missing stay missing
@@ -275,9 +275,8 @@ class CallbackContext(Model):
         def __getattr__(self, name: str) -> Any:
             if name != "events" or "events" in self.__dict__:
                 return super().__getattr__(name)
-            lines = bytes(self._history).splitlines()
+            lines = self._history().splitlines() if self._history else []
             self.__dict__["events"] = _EVENTS.validate_python([json.loads(line) for line in lines])
-            self._history = b""
             return self.__dict__["events"]
 
     @property
@@ -332,8 +331,8 @@ class CallbackContext(Model):
 _EVENTS = TypeAdapter(list[Event])
 
 
-def remember(context: CallbackContext, history: bytes | memoryview) -> None:
-    """Its events are those of `history`, from the moment somebody looks."""
+def remember(context: CallbackContext, history: Callable[[], bytes]) -> None:
+    """Its events are those that `history` gives, from the moment somebody looks."""
     context.__dict__.pop("events", None)
     context.__pydantic_fields_set__.add("events")
     context._history = history

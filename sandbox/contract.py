@@ -163,13 +163,17 @@ class Job:
 
     @property
     def cargo(self) -> bytes:
-        """What the guest gets, as one: code and body, each after its u32 length, then the history."""
-        return b"".join([_u32(self.code), self.code, _u32(self.body), self.body, *self.history])
+        """What the guest gets, as one: code and body, each after its u32 length; '1' where there is a history.
+
+        The history itself stays behind until the guest asks for it, which most callbacks never do.
+        """
+        there = b"1" if self.history else b""
+        return b"".join([_u32(self.code), self.code, _u32(self.body), self.body, there])
 
     @property
     def size(self) -> int:
-        """Bytes of its cargo."""
-        return len(self.code) + len(self.body) + sum(map(len, self.history)) + 8
+        """Bytes of all that travels."""
+        return len(self.code) + len(self.body) + sum(map(len, self.history))
 
 
 class Cargo(NamedTuple):
@@ -177,14 +181,14 @@ class Cargo(NamedTuple):
 
     code: bytes
     body: bytes
-    history: memoryview = memoryview(b"")  # its pieces, one after the other; nobody may look at them
+    history: bool = False  # whether there is one to ask for
 
     @classmethod
     def of(cls, cargo: bytes) -> Self:
         """Raises ProtocolError where a length cannot be right."""
         code, after = _after_u32(cargo, 0, "code")
         body, after = _after_u32(cargo, after, "body")
-        return cls(code, body, memoryview(cargo)[after:])
+        return cls(code, body, cargo[after:] == b"1")
 
 
 def _u32(data: bytes) -> bytes:

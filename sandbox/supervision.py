@@ -80,6 +80,7 @@ class Run:
         self._threads = threads
         self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
         self._ordered = False  # the whole job is on its way
+        self._asked = False  # for its history
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
         self._sending = threading.Lock()  # over _outgoing, calls and the channel's sending side
         self._over_for_hosts = False  # an answer that comes now has no channel to go to
@@ -220,6 +221,11 @@ class Run:
             self._done = True
         elif tag in self.out:
             self.out[tag].add(payload)
+        elif tag == b"H" and not self._asked:
+            self._asked = True
+            with self._sending:
+                self._outgoing.append(memoryview(codec.frame(b"H" + b"".join(self._job.history))))
+                self._send()
         elif tag == b"C":
             self._call(Call.decode(payload))
         else:

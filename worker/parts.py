@@ -53,7 +53,7 @@ class Parts:
         code = parts[parcel.code] if parcel.code else job.code
         history = tuple(parts[digest] for digest in parcel.history) or job.history
         complete = replace(job, code=code, body=body, history=history)
-        if complete.size > CONTEXT_BYTES + 8:
+        if complete.size > CONTEXT_BYTES:
             raise ProtocolError(f"job: {complete.size} bytes, at most {CONTEXT_BYTES} travel")
         return complete
 

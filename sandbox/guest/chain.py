@@ -60,7 +60,7 @@ _LAST_WORDS_OF_MEMORY = Reply(error=ErrorInfo(type="MemoryError", message=_NO_TE
 _NO_ANSWER = object()
 
 
-def run_chain(code: bytes, body: bytes, caller: Caller, history: bytes | memoryview = b"") -> bytes:
+def run_chain(code: bytes, body: bytes, caller: Caller, history: Callable[[], bytes] | None = None) -> bytes:
     """Run an encoded Invocation over an encoded Code; the encoded Reply. Never raises for anything the code does."""
     run = _Run()
     try:
@@ -114,11 +114,11 @@ class _Run:
         self.current: Source | None = None
         self.warnings: list[str] = []
 
-    def reply(self, code: bytes, body: bytes, caller: Caller, history: bytes | memoryview) -> Reply:
+    def reply(self, code: bytes, body: bytes, caller: Caller, history: Callable[[], bytes] | None) -> Reply:
         invocation = self.invocation = Invocation.decode(body)
         self.sources = decoded(code)
         stage = set_stage(invocation, caller)
-        if history:
+        if history is not None:
             ces.remember(stage.context, history)
         if stage.hook.by_pytest:
             return Reply(returned=self._test(stage, caller))

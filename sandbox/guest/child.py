@@ -19,7 +19,7 @@ from sandbox.contract import CONTEXT_BYTES, Call, Cargo, Return
 from sandbox.guest import chain, lockdown, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sandbox.contract import CallKind
     from sandbox.guest.lockdown import Seat
@@ -91,7 +91,7 @@ def _run(order: bytes, seat: Seat, code: bytes, wire: Channel) -> bytes:
     cargo = Cargo.of(order[lockdown.CAPS.size :])
     if not code:
         _cap(order, seat)
-    return chain.run_chain(code or cargo.code, cargo.body, wire, cargo.history)
+    return chain.run_chain(code or cargo.code, cargo.body, wire, wire.history if cargo.history else None)
 
 
 def _cap(order: bytes, seat: Seat) -> None:
@@ -120,6 +120,8 @@ class Channel:
         self._sending = threading.Lock()
         self._arrived = threading.Condition()
         self._returns: dict[int, Return] = {}
+        self._history: bytes | None = None
+        self._asking = threading.Lock()
         self._reading = False
         self._last_id = 0
 
@@ -148,23 +150,40 @@ class Channel:
             mine = self._last_id
         self.send(b"C", Call(mine, kind, name, codec.pack(arguments)).encode())
         with self._arrived:
-            while mine not in self._returns:
-                if self._reading:
-                    self._arrived.wait()
-                    continue
-                self._reading = True
-                self._arrived.release()
-                try:
-                    frame = self.receive()
-                finally:
-                    self._arrived.acquire()
-                    self._reading = False
-                    self._arrived.notify_all()
-                if not frame:
-                    os._exit(70)  # the supervisor is gone
+            self._take_in(lambda: mine in self._returns)
+            return self._returns.pop(mine)
+
+    def history(self) -> bytes:
+        """The job's history, which the supervisor keeps until it is asked for."""
+        with self._asking:  # it is told once, however many threads want it
+            if self._history is None:
+                self.send(b"H", b"")
+                with self._arrived:
+                    self._take_in(lambda: self._history is not None)
+            assert self._history is not None
+            return self._history
+
+    def _take_in(self, there: Callable[[], bool]) -> None:
+        """With `_arrived` held: until something is there, whoever reads it."""
+        while not there():
+            if self._reading:
+                self._arrived.wait()
+                continue
+            self._reading = True
+            self._arrived.release()
+            try:
+                frame = self.receive()
+            finally:
+                self._arrived.acquire()
+                self._reading = False
+                self._arrived.notify_all()
+            if not frame:
+                os._exit(70)  # the supervisor is gone
+            if frame[:1] == b"H":
+                self._history = frame[1:]
+            else:
                 answer = Return.decode(frame[1:])
                 self._returns[answer.id] = answer
-            return self._returns.pop(mine)
 
     def _read(self, size: int) -> bytes:
         if size > CONTEXT_BYTES + _LENGTH:

@@ -15,7 +15,7 @@ A child is locked down, warms itself by running a harmless callback, then waits 
 its channel. It answers, and is killed: no child ever runs twice.
 
 Frames on a channel are a tag byte and a payload (`sandbox.codec.frame`):
-    worker -> child  P code  J job  V Return        child -> worker  O stdout  E stderr  C Call  R reply
+    worker -> child  P code  J job  V Return  H history    child -> worker  O stdout  E stderr  C Call  H ask  R reply
                                                     N a package this flavour lacks
 """
 

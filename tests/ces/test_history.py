@@ -37,7 +37,7 @@ LOOKS = {
 def run(expression: str, history: bytes = HISTORY) -> object:
     text = f"def before_agent_callback(c):\n    c.variables['seen'] = {expression}\n"
     code = Code(sources=(Source(name="a.py", text=text),)).encode()
-    reply = Reply.decode(run_chain(code, Invocation(hook="before_agent_callback").encode(), None, history))
+    reply = Reply.decode(run_chain(code, Invocation(hook="before_agent_callback").encode(), None, lambda: history))
     assert reply.error is None, reply.error
     return reply.set["seen"]
 
@@ -53,18 +53,28 @@ def test_every_look_at_a_history_is_as_at_events_that_were_there_from_the_start(
 
 def test_a_context_that_is_handed_out_whole_has_its_events() -> None:
     context = ces.CallbackContext()
-    ces.remember(context, HISTORY)
+    ces.remember(context, lambda: HISTORY)
     assert [event["author"] for event in jsonable.plain(context)["events"]] == ["user", "root"]
 
 
-def test_what_nobody_looks_at_is_never_decoded() -> None:
-    assert run("1", b"this is no JSON") == 1
+def test_what_nobody_looks_at_is_never_asked_for() -> None:
+    text = "def before_agent_callback(c):\n    c.variables['seen'] = 1\n"
+    code = Code(sources=(Source(name="a.py", text=text),)).encode()
+    asked: list[int] = []
+
+    def fetch() -> bytes:
+        asked.append(1)
+        return HISTORY
+
+    body = Invocation(hook="before_agent_callback").encode()
+    assert Reply.decode(run_chain(code, body, None, fetch)).set == {"seen": 1}
+    assert asked == []
 
 
 def test_events_may_be_replaced_and_changed() -> None:
     assert run("[c.events.clear(), len(c.events)]") == [None, 0]
     context = ces.CallbackContext()
-    ces.remember(context, HISTORY)
+    ces.remember(context, lambda: HISTORY)
     context.events = []
     assert context.events == []
 
@@ -77,8 +87,9 @@ def test_a_missing_attribute_is_still_missing() -> None:
 def test_a_cargo_comes_apart_as_it_was_put_together() -> None:
     job = Job("j", b"code", b"body", history=(b"one\n", b"two\n"))
     cargo = Cargo.of(job.cargo)
-    assert (cargo.code, cargo.body, bytes(cargo.history)) == (b"code", b"body", b"one\ntwo\n")
-    assert len(job.cargo) == job.size
+    assert (cargo.code, cargo.body, cargo.history) == (b"code", b"body", True)
+    assert not Cargo.of(Job("j", b"", b"").cargo).history
+    assert job.size == len(b"codebodyone\ntwo\n")
 
 
 @pytest.mark.parametrize("cargo", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x01x\x00\x00\x00\x09y", b"\x00\x00\x00\x05ab"])
