@@ -75,7 +75,7 @@ class _Model(BaseLlm):
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
-    ) -> AsyncGenerator[LlmResponse]:  # fmt: skip
+    ) -> AsyncGenerator[LlmResponse]:
         answered = any(part.function_response for part in llm_request.contents[-1].parts or ())
         part = types.Part(text="done") if answered else types.Part.from_function_call(name="look", args={"what": "it"})
         usage = types.GenerateContentResponseUsageMetadata(prompt_token_count=1, candidates_token_count=1)

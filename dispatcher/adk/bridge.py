@@ -92,7 +92,8 @@ class Hookpool:
 
     `pool` is an address (redis://...), `inline` (sandboxes under this process), `embedded` (a
     private queue and workers), or a Transport. `host` answers the tool calls that callbacks make.
-    Without `limits` a run may take as long as the deadline allows, at most the default. `events` limits how many of the session's newest events travel; None = all.
+    Without `limits` a run may take as long as the deadline allows, at most the default. `events` limits
+    how many of the session's newest events travel; None = all.
     """
 
     def __init__(
@@ -111,9 +112,8 @@ class Hookpool:
         self.policy = policy
         self.events = events
         self.host = host
-        self.profile = Profile(
-            limits=limits or Limits.of(wall_s=min(Limits().wall_s, deadline_s)), dialect=dialect, fidelity=fidelity, deadline_s=deadline_s
-        )  # fmt: skip
+        limits = limits or Limits.of(wall_s=min(Limits().wall_s, deadline_s))
+        self.profile = Profile(limits=limits, dialect=dialect, fidelity=fidelity, deadline_s=deadline_s)
         self._pool = pool
         self._settings = settings or Settings()
         self._opening = threading.Lock()

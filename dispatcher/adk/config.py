@@ -112,9 +112,7 @@ def from_file(path: Path, settings: sandbox_settings.Settings | None = None) -> 
     return pool, table
 
 
-def _listed(
-    document: Document, folder: Path, agent: str, hook: str, entries: Sequence[str | _Entry]
-) -> list[Callback]:  # fmt: skip
+def _listed(document: Document, folder: Path, agent: str, hook: str, entries: Sequence[str | _Entry]) -> list[Callback]:
     if hook not in HOOKS:
         raise document.error(f"{hook!r} is no hook; there are {', '.join(HOOKS)}", "agents", agent, hook)
     found: list[Callback] = []

@@ -135,7 +135,7 @@ class HookpoolPlugin(BasePlugin):
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         hook, wrote = "before_tool_callback", self._writes(tool_context)
         callbacks = self._chain(tool_context.agent_name, hook)
         return await self.pool.on_tool(hook, callbacks, tool_context, tool, tool_args, wrote=wrote)
