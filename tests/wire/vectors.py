@@ -41,7 +41,9 @@ def plain(value: Any) -> Any:
 def _outcome(given: dict[str, Any]) -> bytes:
     calls = tuple(CallRecord(**one) for one in given["calls"])
     rest = {"status": Status(given["status"]), "calls": calls, "usage": Usage(**given["usage"])}
-    return Outcome(**{**_versionless(given), **rest, "layers": tuple(given["layers"])}).encode()
+    return Outcome(
+        **{**_versionless(given), **rest, "layers": tuple(given["layers"]), "warnings": tuple(given["warnings"])}
+    ).encode()
 
 
 def _job(given: dict[str, Any]) -> bytes:
