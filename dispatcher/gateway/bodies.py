@@ -48,13 +48,17 @@ FileName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-
 class Body(BaseModel):
     """Of a request."""
 
-    model_config = ConfigDict(alias_generator=SPELLINGS, populate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=SPELLINGS, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
 
 
 class SessionBody(Session):
     """Which session, and who is talking. `variables` and `events` only matter when the session is not known yet."""
 
-    model_config = ConfigDict(alias_generator=SPELLINGS, populate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=SPELLINGS, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
 
     session_id: Id
 

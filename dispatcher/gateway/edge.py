@@ -31,7 +31,7 @@ from dispatcher.gateway.work import OPERATIONS, SESSION_ID, Reply, Request
 from sandbox.errors import HookpoolError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pydantic import BaseModel
     from starlette.requests import Request as Incoming
@@ -93,7 +93,10 @@ class Gateway:
             "/openapi.json": (openapi.encode(document), "application/json", {}),
             "/docs": (page.render(document).encode(), "text/html; charset=utf-8", page.HEADERS),
         }
-        routes = [Route(_route(one.path), self._endpoint(one), methods=[one.method]) for one in OPERATIONS]
+        offered: dict[str, dict[str, Operation]] = {}
+        for one in OPERATIONS:
+            offered.setdefault(one.path, {})[one.method] = one
+        routes = [Route(_route(path), self._endpoint(some), methods=list(some)) for path, some in offered.items()]
         routes += [Route(path, _static(*given), methods=["GET"]) for path, given in pages.items()]
         self._router = Router(routes, redirect_slashes=False)
 
@@ -134,8 +137,11 @@ class Gateway:
         if self._out:
             await asyncio.wait(self._out, timeout=problems.LATER_S)
 
-    def _endpoint(self, operation: Operation) -> Callable[[Incoming], Awaitable[Response]]:
+    def _endpoint(self, offered: Mapping[str, Operation]) -> Callable[[Incoming], Awaitable[Response]]:
+        """The operations of one path, by method."""
+
         async def endpoint(incoming: Incoming) -> Response:
+            operation = offered["GET" if incoming.method == "HEAD" else incoming.method]
             trip: Trip = incoming.scope["hookpool"]
             trip.operation = f"{operation.method} {operation.path}"
             return _response(await self._run(operation, incoming, trip))

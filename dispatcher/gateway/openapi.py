@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic.json_schema import models_json_schema
 
 from dispatcher.gateway import problems
+from dispatcher.gateway.bodies import InvocationBody, TurnBody
 from dispatcher.gateway.problems import Problem
 from dispatcher.gateway.work import OPERATIONS, SESSION_ID
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydantic import BaseModel
     from pydantic.json_schema import JsonSchemaMode
 
@@ -27,6 +30,17 @@ IDEMPOTENCY = {
     "required": False,
     "description": "Asked again with the same key, the same answer comes again, for an hour; merged once in any case.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
+}
+EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
+    InvocationBody: {
+        "hook": "before_agent_callback",
+        "session": {"session_id": "s1", "variables": {"counter": 1}},
+        "callbacks": [
+            {"code": 'def before_agent_callback(callback_context):\n    callback_context.variables["counter"] += 1\n'}
+        ],
+        "stateless": True,
+    },
+    TurnBody: {"app": "airline", "session": {"session_id": "t1"}, "said": "Hello", "script": ["How can I help?"]},
 }
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before asking again", "schema": {"type": "integer"}}}
 WAITS = {429, 503}
@@ -66,8 +80,8 @@ def _operation(one: Operation, refs: Any, *, secured: bool) -> dict[str, Any]:
     if one.takes:
         parameters.append(IDEMPOTENCY)
         found["description"] = " ".join((one.takes.__doc__ or "").split())
-        schema = refs[one.takes, "validation"]
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        content = {"schema": refs[one.takes, "validation"], "example": EXAMPLES[one.takes]}
+        found["requestBody"] = {"required": True, "content": {"application/json": content}}
     if parameters:
         found["parameters"] = parameters
     if secured and one.guarded:

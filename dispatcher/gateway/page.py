@@ -15,7 +15,9 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem }
 td, th { border: 1px solid #ddd; padding: .3rem .5rem; text-align: left; vertical-align: top }
-code { background: #f4f4f4; padding: 0 .2rem } h2 code { background: none } a { color: #0550ae }
+pre { background: #f4f4f4; padding: .5rem; overflow: auto }
+code { background: #f4f4f4; padding: 0 .2rem } h2 pre { background: #f4f4f4; padding: .5rem; overflow: auto }
+code { background: none } a { color: #0550ae }
 """
 
 
@@ -45,6 +47,7 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> Iterator[st
     if "requestBody" in operation:
         (content,) = operation["requestBody"]["content"].values()
         rows.append(("body", _type(content["schema"]), ""))
+        yield f"<pre>{escape(json.dumps(content['example'], indent=2))}</pre>"
     yield from _table(("parameter", "", ""), rows)
     answers = []
     for status, answer in operation["responses"].items():

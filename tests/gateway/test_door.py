@@ -108,6 +108,8 @@ def test_input_that_cannot_be_used_is_named(call: Client, body: object, status: 
 def test_what_is_not_there_and_what_is_not_offered(call: Client) -> None:
     assert [call("GET", "/v2").status, call("GET", "/v1/invocations").status] == [404, 405]
     assert call("GET", "/v1/invocations").headers["allow"] == "POST"
+    assert set(call("PUT", "/v1/sessions/x").headers["allow"].split(", ")) == {"GET", "HEAD", "DELETE"}
+    assert (call("HEAD", "/healthz").status, call("HEAD", "/healthz").text) == (200, "")
     assert call("POST", "/v1/invocations", {}, content_type="text/plain").status == 415
     assert call("POST", "/v1/invocations", {}, idempotency_key="no spaces").json["where"] == "Idempotency-Key"
 
