@@ -30,6 +30,17 @@ def test_it_is_refused_as_an_invalid_url(url: str) -> None:
     assert refusal.value.code == Code.INVALID_URL
 
 
+@pytest.mark.parametrize("url", REFUSED["a user"][:5])
+def test_a_user_is_named_as_the_reason(url: str) -> None:
+    with pytest.raises(Refused, match="a user or password"):
+        parse(url)
+
+
+def test_what_is_too_long_is_not_even_read() -> None:
+    with pytest.raises(Refused, match="longer than"):
+        parse("http://x.org/#" + "a" * MAX_BYTES)
+
+
 def test_parameters_count_toward_the_length() -> None:
     with pytest.raises(Refused):
         parse("http://x.org/", [("q", "a" * MAX_BYTES)])
