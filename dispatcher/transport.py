@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from threading import Event, local
 from typing import TYPE_CHECKING, Protocol, Self
 
-from sandbox.gateway.host import Http
 from sandbox.host import ByKind
+from sandbox.outlet.host import Http
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

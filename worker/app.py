@@ -30,9 +30,9 @@ from sandbox import tracing, wire
 from sandbox.contract import MIB, Outcome, Status
 from sandbox.dead import park
 from sandbox.errors import ProtocolError
-from sandbox.gateway.host import Http
 from sandbox.ledger import WORKER_TTL_S, Ledger
 from sandbox.mailbox import Entry, post
+from sandbox.outlet.host import Http
 from worker.chunk import Chunks, Next, hold_token
 from worker.execute import Sandboxes, addressee, execute, read
 from worker.host import host_for

@@ -3,7 +3,7 @@
 Tools live where the dispatcher is: a call goes into its inbox, and the thread that made it waits on
 a mailbox of its own for the Return. Meanwhile it runs the errands of that call, jobs which the
 dispatcher needs for the answer: they need no free place, because the place of their caller is idle.
-HTTP is answered by this worker's broker (`sandbox.gateway`).
+HTTP is answered by this worker's broker (`sandbox.outlet`).
 """
 
 from __future__ import annotations

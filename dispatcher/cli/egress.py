@@ -103,7 +103,7 @@ def _check_host(found: Finding, plan: Plan, url: Url) -> None:
 
 
 def _looked_up(found: Finding, plan: Plan, host: str) -> tuple[Address, ...]:
-    from sandbox.gateway.names import names_of, resolve
+    from sandbox.outlet.names import names_of, resolve
 
     async def look() -> tuple[Address, ...]:
         return await resolve(names_of(plan), host, plan.budgets.dns_s, asyncio.Semaphore(1))
@@ -116,7 +116,7 @@ def _looked_up(found: Finding, plan: Plan, host: str) -> tuple[Address, ...]:
 
 
 def _check_addresses(found: Finding, plan: Plan, addresses: tuple[Address, ...]) -> None:
-    from sandbox.gateway.names import OwnAddresses
+    from sandbox.outlet.names import OwnAddresses
 
     own = OwnAddresses()()
     found.steps += [Step("address", str(address), *plan.policy.judge(address, own)) for address in addresses]

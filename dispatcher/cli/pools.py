@@ -77,8 +77,8 @@ def open_pool(name: str, settings: Settings, workers: int = 2, *, awaited: bool 
 @contextmanager
 def _inline(settings: Settings, workers: int) -> Iterator[Pool]:
     from dispatcher.transport import InProcess
-    from sandbox.gateway.host import Http
     from sandbox.jail import Jail
+    from sandbox.outlet.host import Http
 
     with InProcess(Jail(settings), workers, Http(settings.egress_plan)) as transport:
         yield Pool(transport, "in this process", workers)

@@ -7,5 +7,5 @@
     requests    headers and bodies; what a redirect makes of a request
     bodies      compressed bytes to text, bounded
 
-`sandbox.gateway` is the process that acts on it.
+`sandbox.outlet` is the process that acts on it.
 """

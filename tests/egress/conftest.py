@@ -12,8 +12,8 @@ import pytest
 
 from sandbox.egress.policy import Budgets, Plan, Policy
 from sandbox.egress.requests import Ask
-from sandbox.gateway.account import Account, Load, Room, World
-from sandbox.gateway.frames import Answer
+from sandbox.outlet.account import Account, Load, Room, World
+from sandbox.outlet.frames import Answer
 from tests.egress.sites import PUBLIC, PUBLIC6, Authority
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sandbox.egress.codes import Code, Refused
 from sandbox.egress.policy import Policy
 from sandbox.egress.requests import Ask
-from sandbox.gateway.door import MOST_TRIES
+from sandbox.outlet.door import MOST_TRIES
 from tests.egress.conftest import Client, code
 from tests.egress.sites import (
     PRIVATE,

@@ -14,9 +14,9 @@ from sandbox import codec
 from sandbox.contract import Call, Job, Limits
 from sandbox.egress.policy import Plan
 from sandbox.errors import SettingsError
-from sandbox.gateway.host import Http
+from sandbox.outlet.host import Http
 from tests.egress.sites import Site, answer, redirect, silence
-from tests.egress.test_gateway import arguments, plan
+from tests.egress.test_broker import arguments, plan
 
 JOB = Job("job-1", b"", b"", Limits(wall_s=20), session_id="s", tenant="acme")
 
@@ -106,7 +106,7 @@ def test_a_caller_that_is_not_admitted_sends_nothing() -> None:
     with Site(lambda _: answer("x")) as site, Http(plan(site)) as http:
         with http.of(JOB, lambda: "budget_exceeded: too fast") as host:
             assert host.call(call(site.url)).reason == "budget_exceeded: too fast"
-        assert (site.connections, http.counts(), http.gateway.starts) == (0, {"budget_exceeded": 1}, 0)
+        assert (site.connections, http.counts(), http.outlet.starts) == (0, {"budget_exceeded": 1}, 0)
 
 
 def test_denied_is_denied_and_nothing_is_started() -> None:
@@ -114,7 +114,7 @@ def test_denied_is_denied_and_nothing_is_started() -> None:
         got = host.call(call(site.url))
         http.start()
         assert (got.status_code, got.reason) == (0, "egress_denied: HTTP is off in this pool (HOOKPOOL_EGRESS)")
-        assert (site.connections, http.gateway.starts, http.counts()) == (0, 0, {"egress_denied": 1})
+        assert (site.connections, http.outlet.starts, http.counts()) == (0, 0, {"egress_denied": 1})
 
 
 # recordings
@@ -169,7 +169,7 @@ def test_it_answers_again_without_a_server_each_invocation_from_the_first(record
             assert post.text == "2"
             assert (gone.status_code, gone.text, gone.reason) == (410, "gone", "Gone")
             assert private.status_code == 0
-        assert http.gateway.starts == 0
+        assert http.outlet.starts == 0
 
 
 @pytest.mark.parametrize("different", [{"url": "/n?q=2"}, {"method": "PUT"}, {"body": b"b", "method": "POST"}])

@@ -21,8 +21,8 @@ import pytest
 from sandbox import codec
 from sandbox.egress import policy as rules
 from sandbox.egress.policy import Budgets, Plan, Policy
-from sandbox.gateway import frames
-from sandbox.gateway.process import Gateway
+from sandbox.outlet import frames
+from sandbox.outlet.process import Outlet
 from tests.egress.sites import PUBLIC, PUBLIC6, NameServer, Site, answer, endlessly, silence
 
 ROOT = Path(__file__).parents[2]
@@ -38,17 +38,17 @@ def arguments(url: str, method: str = "GET", **more) -> bytes:
     return codec.pack({"method": method, "url": url, **bare, **more})
 
 
-def ask(gateway: Gateway, url: str, within_s: float = 10, invocation: str = "i", **more) -> frames.Answer:
-    return gateway.ask(invocation, arguments(url, **more), within_s)
+def ask(outlet: Outlet, url: str, within_s: float = 10, invocation: str = "i", **more) -> frames.Answer:
+    return outlet.ask(invocation, arguments(url, **more), within_s)
 
 
 @contextlib.contextmanager
 def running(*sites: Site, **more):
-    gateway = Gateway(plan(*sites, **more))
+    outlet = Outlet(plan(*sites, **more))
     try:
-        yield gateway
+        yield outlet
     finally:
-        gateway.close()
+        outlet.close()
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def hello():
 
 
 @pytest.fixture(scope="module")
-def gateway(hello):
-    with running(hello) as gateway:
-        yield gateway
+def outlet(hello):
+    with running(hello) as outlet:
+        yield outlet
 
 
 def status(pid: int) -> dict[str, str]:
@@ -68,17 +68,17 @@ def status(pid: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def test_it_answers(gateway, hello) -> None:
-    got = ask(gateway, hello.url)
+def test_it_answers(outlet, hello) -> None:
+    got = ask(outlet, hello.url)
     assert (got.status_code, got.text) == (200, "hello")
 
 
-def test_every_layer_of_its_lockdown_holds_here(gateway, hello) -> None:
-    ask(gateway, hello.url)
-    assert gateway.ready["ready"] == [
+def test_every_layer_of_its_lockdown_holds_here(outlet, hello) -> None:
+    ask(outlet, hello.url)
+    assert outlet.ready["ready"] == [
         "rlimits", "own_uid", "no_capabilities", "no_new_privs", "not_dumpable", "landlock", "seccomp",
     ]  # fmt: skip
-    facts = status(gateway.pid)
+    facts = status(outlet.pid)
     assert (facts["NoNewPrivs"], facts["Seccomp"], int(facts["CapEff"], 16), int(facts["CapPrm"], 16)) == (
         "1",
         "2",
@@ -90,19 +90,19 @@ def test_every_layer_of_its_lockdown_holds_here(gateway, hello) -> None:
         assert facts["Groups"].strip() == ""
 
 
-def test_it_has_one_socket_and_no_environment(gateway, hello) -> None:
-    ask(gateway, hello.url)
-    links = [str(fd.readlink()) for fd in Path(f"/proc/{gateway.pid}/fd").iterdir()]
+def test_it_has_one_socket_and_no_environment(outlet, hello) -> None:
+    ask(outlet, hello.url)
+    links = [str(fd.readlink()) for fd in Path(f"/proc/{outlet.pid}/fd").iterdir()]
     assert links.count("/dev/null") == 3
     assert links.count("anon_inode:[eventpoll]") == 1
     own = [link for link in links if link.startswith("socket:")]
     assert len(links) == 4 + len(own)
     assert len(own) <= 4  # its channel, the loop's own pair, and the kept connection of the invocation above
-    environ = Path(f"/proc/{gateway.pid}/environ").read_bytes().split(b"\0")
+    environ = Path(f"/proc/{outlet.pid}/environ").read_bytes().split(b"\0")
     assert [entry for entry in environ if entry and not entry.startswith(b"LD_LIBRARY_PATH=")] == []
 
 
-def test_its_parent_has_no_descriptor_that_it_could_have_got(gateway) -> None:
+def test_its_parent_has_no_descriptor_that_it_could_have_got(outlet) -> None:
     """What the worker holds is not there: a secret file that is open here is closed there."""
     with open(ROOT / "pyproject.toml") as secret:
         os.set_inheritable(secret.fileno(), True)
@@ -128,7 +128,7 @@ ATTEMPTS = {
 TRY = """
 import json, os, socket, sys
 from sandbox.egress.policy import Plan, Policy
-from sandbox.gateway import confine
+from sandbox.outlet import confine
 how, other, allowed, attempts = json.loads(sys.argv[1])
 plan = Plan(policy=Policy(ports=(allowed,)), uid=60999, resolvers=(("127.0.0.1", 53),))
 if how == "confined":
@@ -160,15 +160,15 @@ def test_what_it_gave_up_it_cannot_do(how: str, hello) -> None:
 
 
 def test_it_dies_and_calls_in_flight_fail_and_the_next_one_works(hello) -> None:
-    with Site(lambda _: silence) as silent, running(hello, silent) as gateway:
-        ask(gateway, hello.url)
+    with Site(lambda _: silence) as silent, running(hello, silent) as outlet:
+        ask(outlet, hello.url)
         got: list[frames.Answer] = []
-        threads = [threading.Thread(target=lambda: got.append(ask(gateway, silent.url, 30))) for _ in range(5)]
+        threads = [threading.Thread(target=lambda: got.append(ask(outlet, silent.url, 30))) for _ in range(5)]
         for thread in threads:
             thread.start()
         while len(silent.seen) < 5:
             time.sleep(0.01)
-        first = gateway.pid
+        first = outlet.pid
         started = time.monotonic()
         os.kill(first, signal.SIGKILL)
         for thread in threads:
@@ -176,37 +176,37 @@ def test_it_dies_and_calls_in_flight_fail_and_the_next_one_works(hello) -> None:
         assert time.monotonic() - started < 2
         assert {answer.reason for answer in got} == {"internal_error: the HTTP broker died"}
         assert len(got) == 5
-        assert ask(gateway, hello.url).status_code == 200
-        assert gateway.pid != first
-        assert gateway.starts == 2
+        assert ask(outlet, hello.url).status_code == 200
+        assert outlet.pid != first
+        assert outlet.starts == 2
 
 
 def test_one_that_stopped_is_killed_and_replaced_and_no_call_hangs(hello, monkeypatch) -> None:
-    monkeypatch.setattr("sandbox.gateway.process.LATE_S", 0.3)
-    with running(hello) as gateway:
-        ask(gateway, hello.url)
-        os.kill(gateway.pid, signal.SIGSTOP)
+    monkeypatch.setattr("sandbox.outlet.process.LATE_S", 0.3)
+    with running(hello) as outlet:
+        ask(outlet, hello.url)
+        os.kill(outlet.pid, signal.SIGSTOP)
         started = time.monotonic()
-        got = ask(gateway, hello.url, 0.3)
+        got = ask(outlet, hello.url, 0.3)
         assert (got.reason, time.monotonic() - started < 3) == ("internal_error: the HTTP broker died", True)
-        assert ask(gateway, hello.url).status_code == 200
+        assert ask(outlet, hello.url).status_code == 200
 
 
 def test_one_that_reads_no_more_is_killed_and_replaced(hello, monkeypatch) -> None:
-    monkeypatch.setattr("sandbox.gateway.process.SEND_S", 1)
-    with running(hello) as gateway:
-        ask(gateway, hello.url)
-        os.kill(gateway.pid, signal.SIGSTOP)
-        got = ask(gateway, hello.url, 20, method="POST", body=bytes(3 << 20))
+    monkeypatch.setattr("sandbox.outlet.process.SEND_S", 1)
+    with running(hello) as outlet:
+        ask(outlet, hello.url)
+        os.kill(outlet.pid, signal.SIGSTOP)
+        got = ask(outlet, hello.url, 20, method="POST", body=bytes(3 << 20))
         assert got.reason == "internal_error: the HTTP broker took no request in time"
-        assert ask(gateway, hello.url).status_code == 200
+        assert ask(outlet, hello.url).status_code == 200
 
 
 def test_it_dies_with_its_worker(hello) -> None:
     code = (
-        "import sys, time\nfrom tests.egress.test_gateway import *\n"
-        f"gateway = Gateway(Plan(policy=Policy(allow=rules.networks('{PUBLIC}'), ports=({hello.port},)), uid=60999))\n"
-        f"assert ask(gateway, '{hello.url}').status_code == 200\nprint(gateway.pid, flush=True)\ntime.sleep(60)"
+        "import sys, time\nfrom tests.egress.test_broker import *\n"
+        f"outlet = Outlet(Plan(policy=Policy(allow=rules.networks('{PUBLIC}'), ports=({hello.port},)), uid=60999))\n"
+        f"assert ask(outlet, '{hello.url}').status_code == 200\nprint(outlet.pid, flush=True)\ntime.sleep(60)"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     broker = psutil.Process(int(worker.stdout.readline()))
@@ -243,15 +243,15 @@ def test_an_answer_that_is_none_ends_the_broker_and_the_call(monkeypatch, said) 
         order = f'{{"channel": {theirs.fileno()}}}'
         return subprocess.Popen([sys.executable, "-c", fake, order], env=environ, pass_fds=[theirs.fileno()])
 
-    monkeypatch.setattr(Gateway, "_spawn", spawn)
-    with running() as gateway:
-        assert ask(gateway, "http://x.org/", 5).reason == "internal_error: the HTTP broker died"
+    monkeypatch.setattr(Outlet, "_spawn", spawn)
+    with running() as outlet:
+        assert ask(outlet, "http://x.org/", 5).reason == "internal_error: the HTTP broker died"
 
 
 def test_one_that_cannot_start_says_why_at_once() -> None:
-    with running(ca_file="/nowhere/ca.pem") as gateway:
+    with running(ca_file="/nowhere/ca.pem") as outlet:
         started = time.monotonic()
-        got = ask(gateway, "http://x.org/", 30)
+        got = ask(outlet, "http://x.org/", 30)
         assert got.reason.startswith("internal_error: the HTTP broker is not running: FileNotFoundError: ")
         assert time.monotonic() - started < 10
 
@@ -261,29 +261,29 @@ def test_one_that_cannot_start_says_why_at_once() -> None:
     [b"", b"\xc1", codec.pack([]), codec.pack({"url": "http://x.org/"}), codec.pack({"method": "GET", "url": "http://x.org/", "params": [["a"]], "headers": [], "body": None, "timeout": None, "allow_redirects": True}), codec.pack({"method": "GET", "url": 7, "params": [], "headers": [], "body": None, "timeout": None, "allow_redirects": True})],
     ids=range(6),
 )  # fmt: skip
-def test_arguments_that_are_none_are_an_answer(gateway, data: bytes) -> None:
-    pid = gateway.pid
-    assert gateway.ask("i", data, 5).reason.startswith("protocol_error: ")
-    assert gateway.pid == pid
+def test_arguments_that_are_none_are_an_answer(outlet, data: bytes) -> None:
+    pid = outlet.pid
+    assert outlet.ask("i", data, 5).reason.startswith("protocol_error: ")
+    assert outlet.pid == pid
 
 
 def test_the_end_of_an_invocation_ends_its_requests_and_connections(hello) -> None:
-    with Site(lambda r: silence if r.target == "/hang" else answer("x")) as site, running(site) as gateway:
-        assert ask(gateway, site.url, invocation="a").status_code == 200
-        assert ask(gateway, site.url, invocation="b").status_code == 200
-        hanging = threading.Thread(target=ask, args=(gateway, site.url + "/hang", 30, "a"))
+    with Site(lambda r: silence if r.target == "/hang" else answer("x")) as site, running(site) as outlet:
+        assert ask(outlet, site.url, invocation="a").status_code == 200
+        assert ask(outlet, site.url, invocation="b").status_code == 200
+        hanging = threading.Thread(target=ask, args=(outlet, site.url + "/hang", 30, "a"))
         hanging.start()
         while len(site.seen) < 3:
             time.sleep(0.01)
         assert site.open == 2
-        gateway.end("a")
+        outlet.end("a")
         hanging.join(5)
         assert not hanging.is_alive()
         until = time.monotonic() + 5
         while site.open > 1 and time.monotonic() < until:
             time.sleep(0.01)
         assert site.open == 1
-        gateway.end("b")
+        outlet.end("b")
         while site.open and time.monotonic() < until:
             time.sleep(0.01)
         assert site.open == 0
@@ -298,12 +298,12 @@ def test_a_200_mib_bomb_and_an_endless_body_leave_its_memory_bounded() -> None:
         "/bomb": answer(bomb, Content_Encoding="gzip"),
         "/endless": endlessly(b"HTTP/1.1 200 OK\r\n\r\n", bytes(65536)),
     }
-    with Site(lambda r: kinds[r.target]) as site, running(site) as gateway:
-        ask(gateway, site.url + "/bomb")
-        before = psutil.Process(gateway.pid).memory_info().rss
+    with Site(lambda r: kinds[r.target]) as site, running(site) as outlet:
+        ask(outlet, site.url + "/bomb")
+        before = psutil.Process(outlet.pid).memory_info().rss
         got: list[frames.Answer] = []
         threads = [
-            threading.Thread(target=lambda n=n, kind=kind: got.append(ask(gateway, site.url + kind, 20, f"i{n}")))
+            threading.Thread(target=lambda n=n, kind=kind: got.append(ask(outlet, site.url + kind, 20, f"i{n}")))
             for n in range(4)
             for kind in kinds
         ]
@@ -312,22 +312,22 @@ def test_a_200_mib_bomb_and_an_endless_body_leave_its_memory_bounded() -> None:
         for thread in threads:
             thread.join()
         assert {answer.reason.partition(":")[0] for answer in got} == {"response_too_large"}
-        peak = int(status(gateway.pid)["VmHWM"].split()[0]) * 1024
+        peak = int(status(outlet.pid)["VmHWM"].split()[0]) * 1024
         assert peak - before < 8 * 3 * (8 << 20)  # eight at once, each at most its limit and copies of it
         assert peak < 300 << 20
 
 
 def test_many_invocations_at_once_get_their_own_answers(hello) -> None:
     """The small version of ten thousand requests from two hundred invocations."""
-    with Site(lambda r: answer(r.target)) as site, running(site) as gateway:
+    with Site(lambda r: answer(r.target)) as site, running(site) as outlet:
         wrong: list[object] = []
 
         def invocation(number: int) -> None:
             for n in range(15):
-                got = ask(gateway, f"{site.url}/{number}/{n}", 20, f"i{number}")
+                got = ask(outlet, f"{site.url}/{number}/{n}", 20, f"i{number}")
                 if got.text != f"/{number}/{n}":
                     wrong.append(got)
-            gateway.end(f"i{number}")
+            outlet.end(f"i{number}")
 
         threads = [threading.Thread(target=invocation, args=(n,)) for n in range(20)]
         for thread in threads:
@@ -341,7 +341,7 @@ def test_many_invocations_at_once_get_their_own_answers(hello) -> None:
         while site.open and time.monotonic() < until:
             time.sleep(0.01)
         assert site.open == 0
-        assert psutil.Process(gateway.pid).num_fds() == 7
+        assert psutil.Process(outlet.pid).num_fds() == 7
 
 
 def test_the_operators_resolvers_are_asked_and_follow_aliases(hello) -> None:
@@ -356,11 +356,11 @@ def test_the_operators_resolvers_are_asked_and_follow_aliases(hello) -> None:
     }
     with (
         NameServer(table) as names,
-        running(hello, resolvers=rules.resolvers(names.where), budgets=replace(Budgets(), dns_s=1.0)) as gateway,
+        running(hello, resolvers=rules.resolvers(names.where), budgets=replace(Budgets(), dns_s=1.0)) as outlet,
     ):
 
         def told(name: str) -> str:
-            got = ask(gateway, hello.at(name))
+            got = ask(outlet, hello.at(name))
             return got.text or got.reason.partition(":")[0]
 
         assert {name: told(name) for name in (*table, "nowhere.org")} == {
@@ -375,8 +375,8 @@ def test_a_uid_that_cannot_be_had_is_named() -> None:
         "import os\nfrom pathlib import Path\nuid, gid = os.getuid(), os.getgid()\nos.unshare(os.CLONE_NEWUSER)\n"
         "Path('/proc/self/setgroups').write_text('deny')\n"
         "Path('/proc/self/uid_map').write_text(f'0 {uid} 1')\nPath('/proc/self/gid_map').write_text(f'0 {gid} 1')\n"
-        "from sandbox.egress.policy import Plan\nfrom sandbox.gateway.process import Gateway\n"
-        "gateway = Gateway(Plan(uid=60999))\nprint(gateway.ask('i', b'', 20).reason)\ngateway.close()"
+        "from sandbox.egress.policy import Plan\nfrom sandbox.outlet.process import Outlet\n"
+        "outlet = Outlet(Plan(uid=60999))\nprint(outlet.ask('i', b'', 20).reason)\noutlet.close()"
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.startswith("internal_error: the HTTP broker is not running: PermissionError: ")

@@ -22,9 +22,9 @@ import httpcore2
 from sandbox.egress.bodies import Body
 from sandbox.egress.codes import Code, Refused
 from sandbox.egress.requests import first, follow
-from sandbox.gateway.door import Door, Meter
-from sandbox.gateway.frames import Answer, Hop
-from sandbox.gateway.names import resolve
+from sandbox.outlet.door import Door, Meter
+from sandbox.outlet.frames import Answer, Hop
+from sandbox.outlet.names import resolve
 
 if TYPE_CHECKING:
     import ssl
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sandbox.egress.ranges import Address
     from sandbox.egress.requests import Ask, Request
     from sandbox.egress.urls import Url
-    from sandbox.gateway.names import Names
+    from sandbox.outlet.names import Names
 
 LOOKUPS = 4  # at once, those left behind included
 DRAIN_BYTES = 64 * 1024  # of a redirect's own body, for the sake of its connection

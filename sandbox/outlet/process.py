@@ -31,7 +31,7 @@ import msgpack
 from sandbox import codec
 from sandbox.egress.codes import Code, Refused
 from sandbox.errors import ProtocolError
-from sandbox.gateway import frames
+from sandbox.outlet import frames
 
 if TYPE_CHECKING:
     from sandbox.egress.policy import Plan
@@ -62,7 +62,7 @@ class _Waiting:
     answer: frames.Answer | None = None
 
 
-class Gateway:
+class Outlet:
     """A broker, kept alive. Safe to use from many threads. Nothing is started before the first call."""
 
     def __init__(self, plan: Plan) -> None:

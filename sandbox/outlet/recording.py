@@ -28,7 +28,7 @@ from sandbox import codec
 from sandbox.egress import urls
 from sandbox.egress.codes import Code, Refused
 from sandbox.errors import SettingsError
-from sandbox.gateway import frames
+from sandbox.outlet import frames
 
 if TYPE_CHECKING:
     from pathlib import Path

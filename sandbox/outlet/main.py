@@ -26,7 +26,7 @@ def main() -> NoReturn:
     os.environ.clear()
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
     sys.path += [orders["code"], orders["packages"]]
-    from sandbox.gateway import serving
+    from sandbox.outlet import serving
 
     serving.run(channel, orders["parent"])
 

@@ -20,9 +20,9 @@ from sandbox.contract import Return
 from sandbox.egress.codes import Code
 from sandbox.egress.policy import MARGIN_S, Plan
 from sandbox.errors import ProtocolError
-from sandbox.gateway import frames
-from sandbox.gateway.process import Gateway
-from sandbox.gateway.recording import Reading, Recorder, Replay
+from sandbox.outlet import frames
+from sandbox.outlet.process import Outlet
+from sandbox.outlet.recording import Reading, Recorder, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,14 +47,14 @@ class Http:
         self.plan = plan
         self._decisions: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self.gateway = Gateway(plan)
+        self.outlet = Outlet(plan)
         self.recording = Replay(plan.replay) if plan.mode == "replay" else None
         self.recorder = Recorder(plan.record) if plan.mode == "live" and plan.record else None
 
     def start(self) -> None:
         """Have the broker ready before the first call wants it."""
         if self.plan.mode == "live":
-            self.gateway.start()
+            self.outlet.start()
 
     def of(self, job: Job, admit: Admit = _anybody) -> PublicHttp:
         """The host of one job, whose wall limit begins now."""
@@ -73,7 +73,7 @@ class Http:
             return dict(self._decisions)
 
     def close(self) -> None:
-        self.gateway.close()
+        self.outlet.close()
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +107,7 @@ class PublicHttp:
             return _refused(call, refusal)
         self._used = True
         left_s = self._until - time.monotonic()
-        answer = self._http.gateway.ask(self._key, call.arguments, max(0.0, left_s))
+        answer = self._http.outlet.ask(self._key, call.arguments, max(0.0, left_s))
         if not answer.hops:
             answer = frames.Answer(0, answer.status_code, answer.text, answer.reason, [_hop(call, answer.reason)])
         if self._http.recorder is not None:
@@ -129,7 +129,7 @@ class PublicHttp:
         """The job is over, and with it whatever it still asks for."""
         self._over = True
         if self._used:
-            self._http.gateway.end(self._key)
+            self._http.outlet.end(self._key)
 
     def __enter__(self) -> Self:
         return self

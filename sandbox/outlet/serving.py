@@ -20,9 +20,9 @@ import httpcore2
 from sandbox import codec
 from sandbox.egress.codes import Code, Refused
 from sandbox.errors import ProtocolError
-from sandbox.gateway import confine, frames
-from sandbox.gateway.account import Account, Load, Room, World
-from sandbox.gateway.names import OwnAddresses, names_of
+from sandbox.outlet import confine, frames
+from sandbox.outlet.account import Account, Load, Room, World
+from sandbox.outlet.names import OwnAddresses, names_of
 
 if TYPE_CHECKING:
     import socket
