@@ -119,6 +119,12 @@ def test_a_name_of_something_inside_reads_like_one_that_does_not_exist(client) -
     assert made == []
 
 
+def test_an_address_of_this_host_is_not_connected_to_however_public(client) -> None:
+    with connects() as made:
+        got = client(own=(ip_address("8.8.8.8"),), names={"me.org": ["8.8.8.8"]}).get("http://me.org/")
+    assert (code(got), made) == ("host_not_public", [])
+
+
 @pytest.mark.parametrize(
     "found",
     [
