@@ -8,8 +8,11 @@ Every case ends with the invariant of `kit.exact`: one verdict each, merged once
 from __future__ import annotations
 
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -208,9 +211,45 @@ def test_a_clock_that_is_wrong_by_ten_seconds_expires_nothing(
 # -- a fork server, under a real worker
 
 
+class Slow:
+    """An HTTP site that answers when it is told to, and says when it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.let_go = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._answer, args=self._listener.accept()[:1], daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            self.asked.release()
+            self.let_go.wait(20)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+
+    def close(self) -> None:
+        self.let_go.set()
+        self._listener.close()
+
+
 @pytest.fixture(scope="module")
-def real(lasting: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    worker = Worker(lasting.url, tmp_path_factory.mktemp("real") / "real.log", real=True, lease_s=5)
+def site() -> Iterator[Slow]:
+    site = Slow()
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def real(lasting: Server, site: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    log = tmp_path_factory.mktemp("real") / "real.log"
+    http = {"egress_allow": "127.0.0.0/8", "egress_ports": site.port}
+    worker = Worker(lasting.url, log, real=True, lease_s=5, **http)
     until(lambda: worker.ready(lasting.client), 30)
     yield worker
     worker.close()
@@ -223,8 +262,64 @@ HELD = SET + "    tools.hold({{}})\n"
 
 def zygote(worker: Worker) -> psutil.Process:
     """Its only one, when what was before it is put away."""
-    until(lambda: len(psutil.Process(worker.pid).children()) == 1)
-    return psutil.Process(worker.pid).children()[0]
+
+    def zygotes() -> list[psutil.Process]:
+        http, children = brokers(worker), psutil.Process(worker.pid).children()
+        return [one for one in children if one not in http and one.status() != psutil.STATUS_ZOMBIE]
+
+    until(lambda: len(zygotes()) == 1)
+    return zygotes()[0]
+
+
+def brokers(worker: Worker) -> list[psutil.Process]:
+    """Those that are alive."""
+    found = []
+    for process in psutil.Process(worker.pid).children():
+        with suppress(psutil.Error):
+            if any("gateway" in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+ASK = (
+    SET + "    answer = ces_requests.get('http://127.0.0.1:{port}/')\n"
+    "    callback_context.variables['code'] = answer.status_code\n"
+)
+
+
+@pytest.mark.parametrize("stage", ["before the start", "while it asks", "after the reply"])
+def test_an_http_broker_killed(real: Worker, front: Open, site: Slow, stage: str) -> None:
+    """A request it held has failed, and the code goes on; the next finds another broker. The verdict is the code's."""
+    pool = front(wall_s=8)
+
+    def code() -> object:
+        return pool.store.read(pool.session_id).session.variables["code"]
+
+    site.let_go.set()
+    assert pool.code("warm", ASK.format(label="warm", port=site.port)).result(15) == "ok"
+    assert code() == 200
+    until(lambda: len(brokers(real)) == 1)
+    (victim,) = brokers(real)
+    if stage == "before the start":
+        victim.kill()
+    if stage == "while it asks":
+        while site.asked.acquire(blocking=False):
+            pass
+        site.let_go.clear()
+    asking = pool.code("a", ASK.format(label="a", port=site.port))
+    if stage == "while it asks":
+        assert site.asked.acquire(timeout=10)
+        victim.kill()
+    assert asking.result(15) == "ok"
+    assert code() == (0 if stage == "while it asks" else 200)
+    site.let_go.set()
+    if stage == "after the reply":
+        victim.kill()
+    assert pool.code("b", ASK.format(label="b", port=site.port)).result(15) == "ok"
+    assert code() == 200
+    assert brokers(real) != [victim]
+    versions = pool.store.read(pool.session_id).versions
+    assert [versions[label] for label in ("warm", "a", "b")] == [1, 2, 3]  # each merged once
 
 
 @pytest.mark.parametrize("stage", ["before the start", "while it runs", "after the reply"])
@@ -246,4 +341,4 @@ def test_a_fork_server_killed(real: Worker, front: Open, stage: str) -> None:
         victim.kill()
     assert pool.code("b", SET.format(label="b")).result(15) == "ok"
     assert pool.ends()["b"] == "ok"
-    assert zygote(real).pid != victim.pid
+    until(lambda: zygote(real).pid != victim.pid)
