@@ -265,8 +265,6 @@ class Account:
         return response
 
     async def _read(self, request: Request, answer: httpcore2.Response, trail: Trail, load: Load) -> Response:
-        if answer.status < 200:  # 101: we asked for no other protocol
-            raise Refused(Code.PROTOCOL_ERROR, f"a final status of {answer.status}")
         headers = {name.lower(): value for name, value in reversed(answer.headers)}
         location = headers.get(b"location")
         redirect = location is not None and 300 <= answer.status < 400
