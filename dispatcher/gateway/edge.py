@@ -46,6 +46,7 @@ access = logging.getLogger("hookpool.access")
 MIB = 1024 * 1024
 BODY_S = 30.0  # for a client to send its body
 TICK_S = 0.1  # how soon a second signal is seen
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^][:@/]+)(?::[0-9]*)?")
 SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 SHUTTING_DOWN = Refused(503, "the gateway is shutting down", {}, problems.retry_after(problems.LATER_S))
@@ -161,7 +162,9 @@ class Gateway:
 
     def _whose(self, incoming: Incoming) -> Key:
         if not self.known:
-            if not is_loopback(incoming.url.hostname or ""):  # a page in a browser, by a name that means this host
+            if not is_loopback(
+                _without_port(incoming.headers.get("host", ""))
+            ):  # a page in a browser, by a name that means this host
                 why = "this gateway has no keys: it answers only to localhost, 127.0.0.1 and [::1]"
                 raise Refused(403, why, {"where": "Host"})
             return keys.NOBODY
@@ -211,6 +214,12 @@ def is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     return host == "localhost"
+
+
+def _without_port(host: str) -> str:
+    """The name or address in a Host header; '' where it is none."""
+    found = HOST.fullmatch(host)
+    return found[1] if found else ""
 
 
 def _parse(model: type[BaseModel], data: bytes) -> BaseModel:
@@ -295,7 +304,7 @@ async def _tell(refused: Refused, trip: Trip, scope: Scope, receive: Receive, se
 
 def _static(body: bytes, media_type: str, headers: dict[str, str]) -> Callable[[Incoming], Awaitable[Response]]:
     async def endpoint(incoming: Incoming) -> Response:
-        incoming.scope["hookpool"].operation = f"GET {incoming.url.path}"
+        incoming.scope["hookpool"].operation = f"GET {incoming.scope['path']}"
         return Response(body, 200, headers, media_type)
 
     return endpoint

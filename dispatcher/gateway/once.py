@@ -2,7 +2,8 @@
 
 The first request with a key writes down that it runs, and what it asks for; when it has an answer,
 that answer. A later one gets the same answer, or a 409 that says why it does not. A request that came to
-no answer (a refusal, a client that went away) is forgotten, and the same key may be tried again.
+no final answer (a refusal, a client that went away, code that did not run) is forgotten, and the same key may
+be tried again.
 
 Beneath it the merge itself happens once for each key: the store remembers merge keys for a day. So where a
 gateway dies between merge and answer, a second try runs again, and is not merged again.
@@ -41,6 +42,13 @@ class Record(NamedTuple):
 
     asked: bytes
     answer: bytes
+
+
+class Answer(NamedTuple):
+    """What work came to. One that is not `final` may be worked out again."""
+
+    body: bytes
+    final: bool = True
 
 
 class Answers(Protocol):
@@ -105,7 +113,7 @@ class RedisAnswers:
 
 
 async def once(
-    answers: Answers, key: str, asked: bytes, ttl_s: float, work: Callable[[], Awaitable[bytes]]
+    answers: Answers, key: str, asked: bytes, ttl_s: float, work: Callable[[], Awaitable[Answer]]
 ) -> tuple[bytes, bool]:
     """The answer to what is asked with `key`, and whether it is an earlier one. `asked` is a digest of all of it.
 
@@ -119,9 +127,12 @@ async def once(
     except BaseException:
         await asyncio.shield(asyncio.to_thread(_forget, answers, key))
         raise
-    kept = answer if len(answer) <= LARGEST else TOO_LARGE
-    await asyncio.to_thread(answers.end, key, Record(asked, kept), KEPT_S)
-    return answer, False
+    if answer.final:
+        kept = answer.body if len(answer.body) <= LARGEST else TOO_LARGE
+        await asyncio.to_thread(_keep, answers, key, Record(asked, kept))
+    else:
+        await asyncio.to_thread(_forget, answers, key)
+    return answer.body, False
 
 
 TOO_LARGE = b"\0"
@@ -152,6 +163,13 @@ async def _begin(answers: Answers, key: str, asked: bytes, ttl_s: float) -> Reco
             if await asking is None:
                 await asyncio.to_thread(_forget, answers, key)
         raise
+
+
+def _keep(answers: Answers, key: str, record: Record) -> None:
+    try:
+        answers.end(key, record, KEPT_S)
+    except PoolUnavailable as problem:  # whoever asked is answered all the same
+        log.warning("an answer could not be kept for its idempotency key: %s", problem)
 
 
 def _forget(answers: Answers, key: str) -> None:

@@ -6,7 +6,9 @@ SIGTERM what runs is finished, or cancelled with an answer, before uvicorn lets 
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, override
 
 import uvicorn
@@ -16,14 +18,13 @@ from dispatcher.gateway.edge import is_loopback
 from sandbox.errors import InputError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from dispatcher.gateway.edge import Gateway
 
 HEAD_S = 10.0  # for a client to send a request's line and headers
 HEAD_BYTES = 16 * 1024
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+THREADS = 256  # at most: a turn's tool that runs in a sandbox holds one all the while
 
 
 class _Protocol(H11Protocol):
@@ -81,6 +82,12 @@ class Server(uvicorn.Server):
         )
         self._gateway = gateway
         self._grace_s = grace_s
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hookpool-gateway")
+        asyncio.get_running_loop().set_default_executor(threads)
+        await super().startup(sockets)
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

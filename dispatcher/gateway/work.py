@@ -18,7 +18,7 @@ from dispatcher.dispatcher import Dispatcher, Profile
 from dispatcher.documents import Document
 from dispatcher.gateway import bodies, problems, scope
 from dispatcher.gateway.bodies import Health, InvocationBody, LoadedBody, SessionView, TurnBody
-from dispatcher.gateway.once import once
+from dispatcher.gateway.once import Answer, once
 from dispatcher.gateway.problems import Refused
 from dispatcher.model import ScriptedModel, scripted
 from dispatcher.resources import named
@@ -28,7 +28,7 @@ from dispatcher.transcript import Turn
 from dispatcher.turn import Conversation
 from dispatcher.verdict import Verdict
 from sandbox import ces, wire
-from sandbox.contract import Limits
+from sandbox.contract import Limits, Status
 from sandbox.errors import PoolError
 from sandbox.host import Closed
 
@@ -50,6 +50,9 @@ log = logging.getLogger("hookpool.gateway")
 
 DEADLINE_S = 60.0
 """From request to answer, where the request does not say and its limits do not need more."""
+
+UNDECIDED = frozenset({Status.NOT_STARTED, Status.LOST})
+"""Ends of an invocation that another try with the same Idempotency-Key may change."""
 
 BEYOND_S = 5.0  # what a transport gets to tell of a deadline by itself
 READY_S = 1.0  # how long one look at the pool speaks for those that follow
@@ -121,8 +124,17 @@ class Operation:
     problems: tuple[int, ...] = ()
 
 
+type Run = Callable[[], Awaitable[Answer]]
+
+
 async def invocation(backend: Backend, request: Request) -> Reply:
     """One hook of one session."""
+    deadline_s, run = await asyncio.to_thread(_invocation, backend, request)
+    return await _answer(backend, request, "invocation", deadline_s, run)
+
+
+def _invocation(backend: Backend, request: Request) -> tuple[float, Run]:
+    """On a thread, for a large body takes its time: everything is checked, and what remains is to run it."""
     body: InvocationBody = request.body
     profile = _profile(backend, request, body, lane=body.lane)
     sources, app = _sources(backend, body)
@@ -134,16 +146,23 @@ async def invocation(backend: Backend, request: Request) -> Reply:
         host = AppTools(app, Dispatcher(backend.transport, store, profile), session)
     merge_key = f"invocation/{request.idempotency_key}" if request.idempotency_key else ""
 
-    async def run() -> bytes:
+    async def run() -> Answer:
         dispatcher = AsyncDispatcher(backend.transport, store, profile)
         work = dispatcher.run(body.hook, session, sources, host, body.entry, merge_key, **arguments)
-        return (await _in_time(work, profile.deadline_s + BEYOND_S)).model_dump_json().encode()
+        verdict = await _in_time(work, profile.deadline_s + BEYOND_S)
+        return Answer(verdict.model_dump_json().encode(), final=verdict.status not in UNDECIDED)
 
-    return await _answer(backend, request, "invocation", profile.deadline_s, run)
+    return profile.deadline_s, run
 
 
 async def turn(backend: Backend, request: Request) -> Reply:
     """One turn of a loaded app."""
+    deadline_s, run = await asyncio.to_thread(_turn, backend, request)
+    return await _answer(backend, request, "turn", deadline_s, run)
+
+
+def _turn(backend: Backend, request: Request) -> tuple[float, Run]:
+    """The same for a turn."""
     body: TurnBody = request.body
     profile = _profile(backend, request, body)
     app = _app(backend, body.app)
@@ -153,15 +172,17 @@ async def turn(backend: Backend, request: Request) -> Reply:
     if model is None:
         raise Refused(422, "script: is missing: this gateway has no model of its own", {"where": "script"})
     dispatcher = Dispatcher(backend.transport, scope.of(backend.store, request.key.tenant), profile)
+    conversation = Conversation(app, dispatcher, model)
     session, said = _session(body), _said(body.said)
 
-    async def run() -> bytes:
-        work = Conversation(app, dispatcher, model).turn(
+    async def run() -> Answer:
+        work = conversation.turn(
             session, said, variables=body.variables, agent=body.agent or "", turn_id=request.idempotency_key
         )
-        return (await _in_time(work, profile.deadline_s)).model_dump_json().encode()
+        ended = await _in_time(work, profile.deadline_s)
+        return Answer(ended.model_dump_json().encode())
 
-    return await _answer(backend, request, "turn", profile.deadline_s, run)
+    return profile.deadline_s, run
 
 
 async def read_session(backend: Backend, request: Request) -> Reply:
@@ -317,13 +338,16 @@ async def _in_time[T](work: Awaitable[T], seconds: float) -> T:
         raise Refused(504, why, {"where": "deadline_s"}) from None
 
 
-async def _answer(
-    backend: Backend, request: Request, kind: str, deadline_s: float, run: Callable[[], Awaitable[bytes]]
-) -> Reply:
+async def _answer(backend: Backend, request: Request, kind: str, deadline_s: float, run: Run) -> Reply:
     if not request.idempotency_key:
-        return Reply(await run())
-    asked = json.dumps(request.body.model_dump(mode="json"), sort_keys=True).encode()
+        return Reply((await run()).body)
+    asked = await asyncio.to_thread(_digest, request.body)
     name = f"{request.key.tenant}/{kind}/{request.idempotency_key}"
     ttl_s = deadline_s + BEYOND_S + wire.SLACK_S
-    body, earlier = await once(backend.answers, name, hashlib.sha256(asked).digest(), ttl_s, run)
+    body, earlier = await once(backend.answers, name, asked, ttl_s, run)
     return Reply(body, headers={"Idempotency-Replayed": "true"} if earlier else {})
+
+
+def _digest(body: BaseModel) -> bytes:
+    """The same for two bodies that say the same."""
+    return hashlib.sha256(json.dumps(body.model_dump(mode="json"), sort_keys=True).encode()).digest()

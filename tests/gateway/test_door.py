@@ -241,7 +241,11 @@ def test_without_keys_it_answers_only_to_the_names_of_this_host(served: Served) 
         port = urlsplit(url).port
         assert [Client(url).invoke("own", COUNT).status, Client(url)("GET", "/v1/sessions/own").status] == [200, 200]
         assert Client(url)("GET", "/v1/sessions/own", host=f"evil.example:{port}").status == 403
-        assert Client(url)("GET", "/v1/sessions/own", host=f"localhost:{port}").status == 200
+        for host in ("[", "[::1].evil.example", "127.0.0.1.evil.example", "", "@127.0.0.1"):
+            assert Client(url)("GET", "/v1/sessions/own", host=host).status == 403
+            assert Client(url)("GET", "/docs", host=host).status == 200
+        for host in (f"localhost:{port}", "localhost", "[::1]:80", "127.0.0.1"):
+            assert Client(url)("GET", "/v1/sessions/own", host=host).status == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "some.name"])

@@ -7,9 +7,12 @@ import threading
 import time
 from pathlib import Path
 
-from dispatcher import cli, queues
+from dispatcher import Embedded, cli, queues
+from dispatcher.gateway.edge import Gateway
+from dispatcher.gateway.once import LARGEST, MemoryAnswers
+from dispatcher.gateway.work import Backend
 from tests.gateway.conftest import Served
-from tests.gateway.kit import COUNT, SLEEP, Answer, Client, until
+from tests.gateway.kit import COUNT, SLEEP, Answer, Client, serving, until
 
 
 def test_the_json_of_a_verdict_is_that_of_the_command_line(call: Client, tmp_path: Path, capsys: object) -> None:
@@ -87,6 +90,26 @@ def test_asked_again_with_its_key_it_is_answered_again_and_not_run_again(call: C
     other = call.invoke("another", idempotency_key="k1")
     assert (other.status, other.json["where"]) == (409, "Idempotency-Key")
     assert "another request" in other.json["detail"]
+
+
+def test_what_did_not_run_may_be_asked_again_with_its_key() -> None:
+    """A pool without workers: by its deadline nothing has run, which is no final answer."""
+    with Embedded(workers=0) as pool, serving(Gateway(Backend(pool.transport, pool.store, MemoryAnswers()))) as url:
+        for _ in range(2):
+            limits = {"limits": {"wall_s": 0.2}, "deadline_s": 0.3}
+            answer = Client(url).invoke("idle", idempotency_key="k", **limits)
+            assert (answer.status, answer.json["status"]) == (200, "not_started")
+            assert "idempotency-replayed" not in answer.headers
+
+
+def test_an_answer_that_is_too_large_to_be_kept_is_said_to_have_been_given(call: Client) -> None:
+    code = COUNT + f"    print('x' * {LARGEST})\n"
+    limits = {"stdout_bytes": LARGEST * 2}
+    first = call.invoke("large", code, limits=limits, idempotency_key="large")
+    assert (first.status, first.json["variables"]) == (200, {"counter": 1})
+    again = call.invoke("large", code, limits=limits, idempotency_key="large")
+    assert again.status == 409
+    assert "too large to be kept" in again.json["detail"]
 
 
 def test_keys_of_one_tenant_are_not_those_of_another(served: Served) -> None:
