@@ -10,13 +10,15 @@ from concurrent.futures import Future
 import pytest
 
 from dispatcher.aio import AsyncDispatcher
+from dispatcher.dispatcher import Profile
+from dispatcher.embedded import Embedded
 from dispatcher.session import Session
 from dispatcher.store import MemoryStore
 from sandbox.contract import Job, Outcome, Status
 from sandbox.errors import InputError, PoolUnavailable
-from sandbox.host import Host
+from sandbox.host import Closed, Host
 from sandbox.invocation import Reply, Source
-from tests.queue.conftest import until
+from tests.queue.conftest import a_job, until
 
 CALLBACKS = [Source(name="a.py", text="")]
 
@@ -109,3 +111,25 @@ def test_errors_are_those_of_the_dispatcher() -> None:
             await run
 
     asyncio.run(main())
+
+
+def test_a_thousand_are_in_flight_from_one_process_without_a_thread_each(pool: Embedded) -> None:
+    """One inbox, one reader, one loop; real workers in between, which are busy until all have been sent."""
+    dispatcher = AsyncDispatcher(pool.transport, MemoryStore(), Profile(lane="batch"))
+    callbacks = [Source(name="a.py", text="echo")]
+
+    async def main() -> tuple[list[str], int]:
+        blockers = [pool.transport.submit(a_job("sleep 60", wall_s=90, within_s=100), Closed()) for _ in range(4)]
+        runs = [
+            asyncio.create_task(dispatcher.run("before_agent_callback", Session(session_id=f"{number}"), callbacks))
+            for number in range(1000)
+        ]
+        await asyncio.to_thread(until, lambda: len(pool.transport._waiting) == 1004, 60)
+        threads = threading.active_count()
+        for blocker in blockers:
+            blocker.cancel()
+        return [verdict.status for verdict in await asyncio.gather(*runs)], threads
+
+    statuses, threads = asyncio.run(main())
+    assert statuses == ["ok"] * 1000
+    assert threads < 60
