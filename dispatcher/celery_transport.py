@@ -95,6 +95,7 @@ class CeleryTransport:
         self._to_look: list[Waiting] = []  # what is left of this sweep
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._emptied = 0.0  # what was in the inbox by then is handled, monotonic
         self._tools = ThreadPoolExecutor(TOOL_CALLS, thread_name_prefix="hookpool-tools")
         self._cancels = ThreadPoolExecutor(1, thread_name_prefix="hookpool-cancel")
         self._away_since = 0.0
@@ -201,10 +202,13 @@ class CeleryTransport:
         mailbox = Mailbox(self._client, self.inbox)
         while not self._closed.is_set():
             try:
+                began = time.monotonic()
                 entries = mailbox.read(TICK_S, FRAMES)
                 self._away_since = 0.0
                 for entry in entries if not self._closed.is_set() else ():
                     self._guarded(self._deliver, entry.data)
+                if len(entries) < FRAMES:
+                    self._emptied = began
                 self._guarded(self._tend)
             except redis.RedisError as error:
                 self._away(error)
@@ -327,7 +331,9 @@ class CeleryTransport:
             standings, depths = self._ledger.look([w.job.id for w in some], wire.QUEUES.values())
             for waiting, standing in zip(some, standings, strict=True):
                 if standing.state == "done" and waiting.sent.ended_at is None:
-                    waiting.sent.ended_at = now  # its outcome may be in the inbox, behind this very sweep
+                    waiting.sent.ended_at = now
+                if waiting.sent.ended_at is not None and waiting.sent.ended_at >= self._emptied:
+                    continue  # its outcome may be in the inbox, behind this very sweep
                 emptied = depths[wire.QUEUES[waiting.job.lane]] == 0
                 passed = emptied or self._newest_back.get(waiting.way, 0.0) > waiting.sent.at
                 step = next_step(
