@@ -90,6 +90,23 @@ def test_every_layer_of_its_lockdown_holds_here(outlet, hello) -> None:
         assert facts["Groups"].strip() == ""
 
 
+def test_it_leaves_groups_behind_and_capabilities_even_where_it_stays_root() -> None:
+    groups = os.getgroups()
+    if os.geteuid() == 0:
+        os.setgroups([4, 20])
+    try:
+        for uid in (60999, 0):
+            outlet = Outlet(Plan(uid=uid))
+            ask(outlet, "http://10.0.0.1/")
+            facts = status(outlet.pid)
+            outlet.close()
+            assert (int(facts["CapEff"], 16), int(facts["CapPrm"], 16)) == (0, 0)
+            assert uid == 0 or os.geteuid() != 0 or facts["Groups"].strip() == ""
+    finally:
+        if os.geteuid() == 0:
+            os.setgroups(groups)
+
+
 def test_it_has_one_socket_and_no_environment(outlet, hello) -> None:
     ask(outlet, hello.url)
     links = [str(fd.readlink()) for fd in Path(f"/proc/{outlet.pid}/fd").iterdir()]
