@@ -10,18 +10,19 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import compose_spec
 import kubernetes_validate
 import pytest
 import yaml
 
-from dispatcher.cli import COMMANDS
+from dispatcher.cli import COMMANDS, cli
 from sandbox import wire
 from sandbox.settings import PREFIX, Settings, load
 from tests.deploy.conftest import DEPLOY, ROOT, USERS
 
-BASE, KEDA = DEPLOY / "kubernetes/base", DEPLOY / "kubernetes/keda"
-SPARE_MB = 300  # of a worker's container, for what is no sandbox
+BASE, KEDA, GATEWAY = (DEPLOY / "kubernetes" / name for name in ("base", "keda", "gateway"))
+SPARE_MB = 360  # of a worker's container, for what is no sandbox
 SPARE_S = 10  # between a worker's grace and its orchestrator's
 KUBERNETES = ("1.30", "1.34")
 
@@ -39,12 +40,26 @@ def compose() -> dict[str, Any]:
 
 MANIFESTS = [
     pytest.param(path, document, id=f"{path.parent.name}/{path.stem}-{document['kind']}")
-    for path in sorted([*BASE.glob("*.yaml"), *KEDA.glob("*.yaml")])
+    for path in sorted((DEPLOY / "kubernetes").glob("*/*.yaml"))
     for document in documents(path)
 ]
-(POD,) = (d["spec"]["template"]["spec"] for d in documents(BASE / "deployment.yaml"))
+PODS = {
+    kind: next(d["spec"]["template"]["spec"] for d in documents(path) if d["kind"] == "Deployment")
+    for kind, path in {"worker": BASE / "deployment.yaml", "gateway": GATEWAY / "gateway.yaml"}.items()
+}
+POD = PODS["worker"]
 (CONTAINER,) = POD["containers"]
 POD_SETTINGS = {e["name"]: e["value"] for e in CONTAINER["env"] if "value" in e}
+
+
+def memory_for(settings: Settings) -> int:
+    """Megabytes of a worker's container."""
+    return settings.concurrency * settings.max_memory_mb + 2 * settings.egress_memory_mb + SPARE_MB
+
+
+def grace_of(arguments: list[str]) -> float:
+    """A gateway's, from its arguments."""
+    return float(arguments[arguments.index("--grace") + 1])
 
 
 def test_the_dockerfile_is_clean_to_hadolint() -> None:
@@ -112,7 +127,7 @@ def test_compose_starts_workers_that_its_settings_and_limits_fit() -> None:
     worker = compose()["services"]["worker"]
     settings = load(worker["environment"])
     limits = worker["deploy"]["resources"]["limits"]
-    assert int(limits["memory"].removesuffix("G")) * 1024 >= settings.concurrency * settings.max_memory_mb + SPARE_MB
+    assert int(limits["memory"].removesuffix("G")) * 1024 >= memory_for(settings)
     assert int(worker["stop_grace_period"].removesuffix("s")) >= settings.grace_s + SPARE_S
 
 
@@ -131,7 +146,7 @@ def test_a_misspelt_field_of_a_manifest_would_be_found() -> None:
         kubernetes_validate.validate(deployment, KUBERNETES[0], strict=True)
 
 
-@pytest.mark.parametrize("directory", [BASE, KEDA], ids=["base", "keda"])
+@pytest.mark.parametrize("directory", [BASE, KEDA, GATEWAY], ids=["base", "keda", "gateway"])
 def test_a_kustomization_names_every_file_beside_it(directory: Path) -> None:
     (kustomization,) = documents(directory / "kustomization.yaml")
     here = {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
@@ -140,28 +155,47 @@ def test_a_kustomization_names_every_file_beside_it(directory: Path) -> None:
     assert all((directory / name / "kustomization.yaml").is_file() for name in elsewhere)
 
 
-def test_pods_pass_the_restricted_standard() -> None:
+@pytest.mark.parametrize("kind", PODS)
+def test_pods_pass_the_restricted_standard(kind: str) -> None:
     (namespace,) = documents(BASE / "namespace.yaml")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    assert POD["securityContext"]["runAsNonRoot"] is True
-    assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert CONTAINER["securityContext"] == {
+    pod = PODS[kind]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert POD["automountServiceAccountToken"] is False
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & POD.keys()
-    assert {next(iter(volume.keys() - {"name"})) for volume in POD["volumes"]} == {"emptyDir"}
-    user = f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['runAsGroup']}"
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert {next(iter(volume.keys() - {"name"})) for volume in pod["volumes"]} <= {"emptyDir", "secret"}
+    user = f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"
     assert f"USER {user}\n" in (DEPLOY / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_a_gateway_is_started_with_options_that_exist_keys_and_time_to_end(where: str) -> None:
+    if where == "compose":
+        service = compose()["services"]["gateway"]
+        arguments, kill = service["command"], float(service["stop_grace_period"].removesuffix("s"))
+    else:
+        (container,) = PODS["gateway"]["containers"]
+        arguments, kill = container["args"], PODS["gateway"]["terminationGracePeriodSeconds"]
+    command = cli.get_command(click.Context(cli), arguments[0])
+    assert command is not None
+    options = {name for parameter in command.params for name in parameter.opts}
+    assert {word for word in arguments if word.startswith("--")} <= options
+    assert "--keys" in arguments
+    assert kill >= grace_of(arguments) + SPARE_S
 
 
 def test_a_pod_has_settings_that_exist_and_time_and_memory_for_them() -> None:
     settings = load(POD_SETTINGS)
     assert POD["terminationGracePeriodSeconds"] >= settings.grace_s + SPARE_S
     limit = CONTAINER["resources"]["limits"]["memory"]
-    assert int(limit.removesuffix("Gi")) * 1024 >= settings.concurrency * settings.max_memory_mb + SPARE_MB
+    assert int(limit.removesuffix("Gi")) * 1024 >= memory_for(settings)
     named = {entry["name"] for entry in CONTAINER["env"]}
     assert named <= {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     assert "HOOKPOOL_POOL" in named - POD_SETTINGS.keys(), "the address comes from a secret"
@@ -228,6 +262,6 @@ def test_every_file_is_of_a_kind_that_something_here_reads() -> None:
     files = [path.relative_to(DEPLOY).parts for path in DEPLOY.rglob("*") if path.is_file()]
     kinds = {parts[0] for parts in files if not parts[0].endswith(".md")}
     assert kinds <= {
-        *("Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "dry-run"),
+        *("Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "dry-run", "nftables.conf"),
         *("kubernetes", "redis", "prometheus", "grafana", "sizing", "nftables.conf"),
     }

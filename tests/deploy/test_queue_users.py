@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -103,6 +104,17 @@ def test_the_scaler_reads_the_length_of_both_lanes_and_no_more(deployed: Deploye
                 client.lrange(queue, 0, -1)
         with pytest.raises(NoPermissionError):
             client.llen("hookpool:batch:x")
+
+
+def test_every_key_of_the_wire_is_the_workers_too_and_no_other_of_ours() -> None:
+    (line,) = [
+        line for line in (ROOT / "deploy/redis/users.acl").read_text().splitlines() if line.startswith("user worker ")
+    ]
+    allowed = set(re.findall(r"~(hookpool\S*)", line)) | set(re.findall(r"&(hookpool\S*)", line))
+    documented = re.findall(r"^    (hookpool:[a-z]+)(:[A-Z])?", wire.__doc__ or "", re.MULTILINE)
+    assert len(documented) > 8
+    wanted = {f"{name}:*" if more else name for name, more in documented} | set(wire.QUEUES.values())
+    assert allowed == wanted
 
 
 def test_nobody_comes_in_without_a_name(deployed: Deployed) -> None:
