@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandbox import ledger, wire
+from sandbox import ledger, outlet, wire
 from tests.queue.conftest import Hire, Open, Start, until
 from tests.queue.kit import Hold, Proxy, Server, Worker, exact, runs, sha
 
@@ -276,7 +276,7 @@ def brokers(worker: Worker) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(worker.pid).children():
         with suppress(psutil.Error):
-            if any("gateway" in word for word in process.cmdline()):
+            if any(outlet.__name__.rpartition(".")[2] in word for word in process.cmdline()):
                 found.append(process)
     return found
 
