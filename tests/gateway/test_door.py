@@ -207,6 +207,21 @@ def test_a_pool_that_is_away_is_a_503_that_names_no_host(tmp_path: Path, caplog:
     assert any(answer.json["request_id"] in line and "nobody.sock" in line for line in caplog.messages)
 
 
+def test_a_merge_that_is_refused_is_a_409_that_names_the_variables(served: Served) -> None:
+    """Two invocations of one session at once, under the policy `reject`: the later merge is refused."""
+    slow = f"import time\n{COUNT}    time.sleep(1)\n"
+    answers: list[Answer] = []
+    with serving(Gateway(_over(served.pool.transport, MemoryStore("reject")))) as url:
+        call = Client(url)
+        thread = threading.Thread(target=lambda: answers.append(call.invoke("both", slow)))
+        thread.start()
+        until(lambda: call("GET", "/v1/sessions/both").status == 200)  # the slow one has its snapshot
+        assert call.invoke("both").json["variables"] == {"counter": 1}
+        thread.join(30)
+        assert call("GET", "/v1/sessions/both").json["variables"] == {"counter": 1}
+    assert (answers[0].status, answers[0].json["keys"]) == (409, ["counter"])
+
+
 class _Broken(MemoryStore):
     """A store with a fault."""
 

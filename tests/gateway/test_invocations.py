@@ -43,6 +43,20 @@ def test_what_user_code_did_is_a_verdict_and_no_error_of_the_gateway(call: Clien
     assert (slow.status, slow.json["status"]) == (200, "time_limit")
 
 
+def test_what_no_json_can_carry_is_a_verdict_too(call: Client) -> None:
+    for line in (
+        'callback_context.variables["x"] = "\\ud800"',
+        'callback_context.variables["x"] = [1e400, float("nan")]',
+        'callback_context.variables["x"] = 2 ** 70',
+        "callback_context.variables[1] = {2: 3}",
+        'raise ValueError("\\ud800 \\x00")',
+        'import sys; sys.stdout.write("\\ud800 \\x00 \\x1b")',
+    ):
+        answer = call.invoke("odd", f"def before_agent_callback(callback_context):\n    {line}\n")
+        assert answer.status == 200, answer.text
+        assert answer.json["status"] == ("ok" if "stdout" in line else "callback_error")
+
+
 def test_a_session_is_kept_and_shown_and_forgotten(call: Client) -> None:
     path = "/v1/sessions/a%2Fb c".replace(" ", "%20")
     assert call("GET", path).status == 404
