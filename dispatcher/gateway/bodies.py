@@ -42,8 +42,6 @@ Hook = Annotated[str, AfterValidator(_is_hook), WithJsonSchema({"type": "string"
 Id = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """Any text but control characters: those are the gateway's own."""
 
-FileName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
-
 
 class Body(BaseModel):
     """Of a request."""
@@ -79,7 +77,7 @@ class CodeBody(Body):
     """A callback as text; `name` is the file that tracebacks show."""
 
     code: str
-    name: FileName = "callback.py"
+    name: Id = "callback.py"
 
 
 class LoadedBody(Body):

@@ -21,6 +21,7 @@ METRICS = "from worker import metrics; metrics.Counted(metrics.Vitals).text()"
 DISPATCHER = (
     "import dispatcher, dispatcher.celery_transport, dispatcher.redis_store, dispatcher.embedded, dispatcher.report"
 )
+GATEWAY = "from dispatcher.gateway import server, edge, keys"
 COMMANDS = "from dispatcher.cli import COMMANDS; import importlib; [importlib.import_module(f'dispatcher.cli.{n}') for n in COMMANDS]"
 
 
@@ -51,8 +52,14 @@ def brought(distribution: str, extras: set[str]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("what", "extras"),
-    [(WORKER, {"worker"}), (METRICS, {"worker", "metrics"}), (DISPATCHER, set()), (COMMANDS, set())],
-    ids=["worker", "metrics", "dispatcher", "commands"],
+    [
+        (WORKER, {"worker"}),
+        (METRICS, {"worker", "metrics"}),
+        (DISPATCHER, set()),
+        (GATEWAY, {"serve"}),
+        (COMMANDS, set()),
+    ],
+    ids=["worker", "metrics", "dispatcher", "gateway", "commands"],
 )
 def test_everything_that_is_imported_is_required(what: str, extras: set[str]) -> None:
     there = brought("hookpool", extras)

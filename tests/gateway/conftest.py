@@ -29,11 +29,22 @@ class Served:
     blue: Client
 
 
+ADDS = """def after_agent_callback(callback_context):
+    callback_context.variables["sum"] = tools.add(a=1, b=2).json()["result"]
+"""
+
+
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     desk = tmp_path_factory.mktemp("desk") / "agents" / "Desk"
     desk.mkdir(parents=True)
     (desk / "Desk.json").write_text('{"tools": ["end_session"]}')
+    (desk / "after_agent_callback.py").write_text(ADDS)
+    tool = desk.parents[1] / "tools" / "add" / "python_function"
+    tool.mkdir(parents=True)
+    (tool / "python_code.py").write_text(
+        "def add(a: int, b: int):\n    context.state['added'] = True\n    return a + b\n"
+    )
     apps = {"airline": load_app(AIRLINE), "desk": load_app(desk.parents[1])}
     secrets = {name: new_key(name, tenant) for name, tenant in (("plain", ""), ("red", "red"), ("blue", "blue"))}
     known = tuple(key for _, key in secrets.values())

@@ -94,6 +94,18 @@ def test_callbacks_of_a_loaded_app_run_by_name(call: Client) -> None:
         assert "there are: " in answer.json["detail"]
 
 
+def test_callbacks_of_a_loaded_app_find_its_tools(call: Client) -> None:
+    """What a tool writes is merged as well, where sessions are kept and where they are not."""
+    for stateless in (False, True):
+        session = {"session_id": "tools"}
+        callbacks = [{"app": "desk", "agent": "Desk"}]
+        body = {"hook": "after_agent_callback", "session": session, "callbacks": callbacks, "stateless": stateless}
+        verdict = call("POST", "/v1/invocations", body).json
+        assert verdict["status"] == "ok", verdict["detail"]
+        assert verdict["variables"] == {"sum": 3, "added": True}
+        assert [(one["kind"], one["name"], one["status"]) for one in verdict["calls"]] == [("tool", "add", 200)]
+
+
 def test_asked_again_with_its_key_it_is_answered_again_and_not_run_again(call: Client) -> None:
     first = call.invoke("once", idempotency_key="k1")
     again = call.invoke("once", idempotency_key="k1")

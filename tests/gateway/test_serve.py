@@ -16,7 +16,7 @@ import pytest
 from dispatcher.gateway import keys
 from dispatcher.gateway.edge import Gateway
 from tests.gateway.conftest import Served
-from tests.gateway.kit import COUNT, ROOT, Answer, Client, serving
+from tests.gateway.kit import COUNT, ROOT, Answer, Client, serving, until
 
 README = (ROOT / "README.md").read_text()
 SECTION = README.partition("## From another language\n")[2].partition("\n## ")[0]
@@ -56,11 +56,11 @@ def test_what_the_readme_shows_works_and_a_signal_is_an_orderly_end() -> None:
         assert "How can I help?" in said[1]
 
         answers: list[Answer] = []
-        slow = COUNT + "import time\n" + COUNT.replace("    ", "    time.sleep(1.5)\n    ", 1)
+        slow = f"import time\n{COUNT}    time.sleep(1.5)\n"
         thread = threading.Thread(target=lambda: answers.append(Client(url).invoke("slow", slow)))
         assert running.stderr is not None
         thread.start()
-        threading.Event().wait(0.7)
+        until(lambda: Client(url)("GET", "/v1/sessions/slow").status == 200)  # it is on its way
         running.send_signal(signal.SIGTERM)
         thread.join(30)
         assert (answers[0].status, answers[0].json["variables"]) == (200, {"counter": 1})
