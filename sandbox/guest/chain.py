@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     from sandbox.invocation import Source
 
 RESERVE_BYTES = 2 * 1024 * 1024
-_RESERVE = [bytes(RESERVE_BYTES)]
-"""Kept back, so that a MemoryError leaves room to say so. From calloc and never touched: no pages, only addresses."""
+_RESERVE: list[bytes] = []
+"""Kept back while callbacks run, so that what ends for want of memory leaves room to say so. From calloc and
+never touched: no pages, only addresses.
+"""
 
 _FRAMES = sys.getrecursionlimit()
 _NO_TEXT = "the exception could not be described"
@@ -70,8 +72,7 @@ def run_chain(code: bytes, body: bytes, caller: Caller, history: Callable[[], by
     except BaseException as raised:
         error = raised
     try:
-        if isinstance(error, MemoryError):
-            _RESERVE.clear()
+        _RESERVE.clear()
         return run.failure(error)
     except KeyboardInterrupt as interrupt:
         return run.failure(interrupt)
@@ -94,7 +95,8 @@ def decoded(code: bytes) -> tuple[Source, ...]:
 
 
 def forget() -> None:
-    """Nothing of what was decoded and compiled so far is kept."""
+    """Nothing of what was decoded and compiled so far is kept, nor a reserve that could not be given up later."""
+    _RESERVE.clear()
     _DECODED.clear()
     source.forget()
 

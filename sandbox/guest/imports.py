@@ -52,8 +52,8 @@ class Door:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not may_import(name, self._also):
-            return None
+        if name.partition(".")[0] in RUNTIME or not may_import(name, self._also):
+            return None  # the runtime's own are there, or they are not to be had
         found = (finder.find_spec(name, path, target) for finder in self.finders)
         return next((spec for spec in found if spec is not None), None)
 
@@ -87,7 +87,7 @@ def offered(row: FidelityRow, names: Mapping[str, Any], modules: Sequence[Module
         offer[name].__dict__.update(names)
     for name in ("requests", "ces_requests") if row.requests_module else ():
         offer[name] = names[name]
-    hidden = {name: sys.modules[name] for name in offer if name in sys.modules}
+    hidden = {name: sys.modules.pop(name) for name in RUNTIME | offer.keys() if name in sys.modules}
     sys.modules.update(offer)
     try:
         yield

@@ -94,8 +94,9 @@ def test_the_runtimes_modules_have_all_its_names(bench, module):
 def test_the_http_names_are_modules_where_the_documents_are_followed(bench):
     code = "import requests as r, ces_requests as q\ndef before_agent_callback(c): assert r is q is requests\n"
     assert bench.run("before_agent_callback", code).error is None
+    code = "import ces_requests as q\ndef before_agent_callback(c): pass\n"  # a `requests` may be installed here
     error = bench.run("before_agent_callback", code, fidelity="live").error
-    assert (error.type, error.message) == ("ModuleNotFoundError", "No module named 'requests'")
+    assert (error.type, error.message) == ("ModuleNotFoundError", "No module named 'ces_requests'")
 
 
 def event(author, *texts):

@@ -170,7 +170,8 @@ def said(verdict: Verdict) -> str:
 def _is(verdict: Verdict, end: str) -> bool:
     status, _, piece = end.partition(" ")
     nothing_got = not verdict.state_delta.set.get("got") and not verdict.returned
-    return verdict.status == status and piece in verdict.detail and nothing_got
+    told = f"{verdict.detail}\n{verdict.error.message if verdict.error else ''}"  # the detail has its beginning
+    return verdict.status == status and piece in told and nothing_got
 
 
 def unprotected(body: str) -> str:
