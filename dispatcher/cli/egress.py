@@ -45,7 +45,12 @@ class Finding:
 
 @click.group("egress", short_help="Ask what HTTP from callbacks may reach.")
 def command() -> None:
-    """Ask what HTTP from callbacks may reach, by the HOOKPOOL_EGRESS... settings of this environment."""
+    """Ask what HTTP from callbacks may reach, by the HOOKPOOL_EGRESS... settings of this environment.
+
+    \b
+    Example:
+      hookpool egress check https://api.example.org/v1
+    """
 
 
 @command.command("check", short_help="Say what the policy decides about a URL, and why.")
