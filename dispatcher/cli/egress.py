@@ -45,7 +45,7 @@ class Finding:
 
 @click.group("egress", short_help="Ask what HTTP from callbacks may reach.")
 def command() -> None:
-    """Ask what HTTP from callbacks may reach, by the HOOKPOOL_EGRESS... settings of this environment.
+    r"""Ask what HTTP from callbacks may reach, by the HOOKPOOL_EGRESS... settings of this environment.
 
     \b
     Example:

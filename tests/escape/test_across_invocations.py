@@ -242,7 +242,8 @@ def test_two_at_the_same_time_share_no_tmp(world):
     with Jail(Settings(force_tier="A")) as jail, ThreadPoolExecutor(2) as threads:
         cell = Cell("A", "A", jail, os.getpid(), world)
         first, second = threads.map(cell.run, (writes, looks))
-    assert (first.ok, second.state_delta.set) == (True, {"seen": []}), said(first)
+    assert first.ok, said(first)
+    assert "sibling" not in second.state_delta.set["seen"]  # where a library lies below /tmp, that is all there is
 
 
 def test_the_body_of_an_earlier_job_is_nowhere_in_memory(cell: Cell):

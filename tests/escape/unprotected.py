@@ -36,7 +36,8 @@ def mount(kind, target, flags=0, source="none"):
 
 def settle():
     """A machine of its own: what is written, sent and killed from here on stays here. Its listeners."""
-    needed = {path: os.open(path, os.O_PATH) for path in (sys.base_prefix, os.path.dirname(__file__))}
+    project = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    needed = {path: os.open(path, os.O_PATH) for path in (sys.base_prefix, project)}
     mount("none", "/", 0x44000)  # MS_REC | MS_PRIVATE
     mount("none", "/", 0x1021)  # MS_REMOUNT | MS_BIND | MS_RDONLY: of the machine's own disk nothing is changed
     mount("proc", "/proc")
