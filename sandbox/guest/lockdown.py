@@ -155,7 +155,6 @@ def rehearse(plan: Plan) -> None:
         for layer in plan.layers:
             with contextlib.suppress(OSError):  # what follows on a call that was not made
                 layer.apply(seat)
-        cap(CAPS.pack(0, 0, 0), own_uid=True)
 
 
 def cap(caps: bytes, *, own_uid: bool) -> int:
@@ -164,10 +163,10 @@ def cap(caps: bytes, *, own_uid: bool) -> int:
     Returns the number of threads, which Python is told as well.
     """
     space, cpu_s, threads = CAPS.unpack(caps)
-    calls.limit(resource.RLIMIT_AS, space)
-    calls.limit(resource.RLIMIT_CPU, cpu_s)
+    resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     if own_uid:
-        calls.limit(resource.RLIMIT_NPROC, threads + 1)
+        resource.setrlimit(resource.RLIMIT_NPROC, (threads + 1, threads + 1))
     return int(threads)
 
 
