@@ -93,24 +93,28 @@ def clear_ground() -> None:
     """Use up the free room in pages that are shared, so that what a child allocates lies together on fresh ones.
 
     Of CPython's allocator: for each size, every block up to the first of an untouched pool. Of the C
-    library's: everything below the end of its heap. None of it is given back.
+    library's: everything below the end of its heap. None of it is given back. Of each size at most
+    `_ROOM` bytes: on an allocator that is made otherwise this is no use, and must not be without end.
     """
     for size in range(_ALIGNMENT * 3, _LARGEST_SMALL + 1, _ALIGNMENT):
-        block = bytes(size - _BYTES_HEAD)
-        while id(block) % _POOL != _POOL_HEAD:
-            _USED_UP.append(block)
+        for _ in range(_ROOM // size):
             block = bytes(size - _BYTES_HEAD)
+            if id(block) % _POOL == _POOL_HEAD:
+                break
+            _USED_UP.append(block)
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
     end = libc.malloc(_MAPPED_APART // 2)
     for size in (*(_MAPPED_APART >> n for n in range(1, 8)), *range(_LARGEST_BIN, 0, -_ALIGNMENT)):
-        while (block := libc.malloc(size)) < end:
-            pass
-        libc.free(block)
+        for _ in range(_ROOM // size):
+            if (block := libc.malloc(size)) is None or block >= end:
+                libc.free(block)
+                break
     libc.free(end)
 
 
+_ROOM = 1024 * 1024
 _ALIGNMENT, _LARGEST_SMALL = 16, 512  # of CPython's allocator
 _POOL, _POOL_HEAD = 16 * 1024, 48
 _BYTES_HEAD = sys.getsizeof(b"")
