@@ -2,7 +2,9 @@
 
     echo ...        the body comes back as the reply
     sleep S         that many seconds, or until cancelled
+    wait PATH       until that file is there, or until cancelled
     count PATH      a line is added to the file: how often it ran
+    note PATH WORD  the same, and the line is that word: in which order things ran
     call NAME       a tool call; its text is the reply
     set NAME        the reply is a claim that this variable was set to 1
     die             the worker kills itself, as the kernel would
@@ -44,16 +46,25 @@ class Pretend:
 
     def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
         started = time.monotonic()
+        cancelled = cancelled or threading.Event()
         reply, calls, claimed = job.body, [], dict[str, int]()
         script = Code.decode(job.code).sources[0].text if job.code else job.body.decode("utf-8", "replace")
         for number, step in enumerate(script.split(";")):
             word, _, rest = step.strip().partition(" ")
             if word == "sleep":
-                if (cancelled or threading.Event()).wait(float(rest)):
+                if cancelled.wait(float(rest)):
                     return Outcome(job.id, Status.LOST, "cancelled")
+            elif word == "wait":
+                while not os.path.exists(rest):
+                    if cancelled.wait(0.005):
+                        return Outcome(job.id, Status.LOST, "cancelled")
             elif word == "count":
                 with open(rest, "a", encoding="utf-8") as file:
                     file.write(f"{time.time()}\n")
+            elif word == "note":
+                path, line = rest.split(" ")
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(f"{line}\n")
             elif word == "call":
                 answer = host.call(Call(number, "tool", rest, b""))
                 reply = answer.text.encode() or answer.reason.encode()
