@@ -2,9 +2,11 @@
 
 import io
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -57,7 +59,7 @@ def inside(*arguments: str, cwd: Path = ROOT) -> Ended:
 
 @contextmanager
 def family(process: "subprocess.Popen[str]") -> Iterator[Callable[[], list[str]]]:
-    """Watches what a process starts, directly or not; gives a function that lists those still alive."""
+    """Watches what a process starts, directly or not; gives a function that lists those that stay alive."""
     seen: dict[tuple[int, str], str] = {}
     ended = threading.Event()
 
@@ -70,8 +72,13 @@ def family(process: "subprocess.Popen[str]") -> Iterator[Callable[[], list[str]]
                     seen[pid, started] = command
 
     def alive() -> list[str]:
-        now = _processes()
-        return [command for (pid, started), command in seen.items() if pid in now and now[pid][1] == started]
+        until = time.monotonic() + 10
+        while True:
+            now = _processes()
+            left = [command for (pid, started), command in seen.items() if pid in now and now[pid][1] == started]
+            if not left or time.monotonic() > until:
+                return left
+            time.sleep(0.02)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -80,6 +87,23 @@ def family(process: "subprocess.Popen[str]") -> Iterator[Callable[[], list[str]]
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def silence() -> "Iterator[tuple[str, dict[str, str], Callable[[], object]]]":
+    """A site that never answers: its URL, the environment of a command whose code may ask it, and a function
+    that waits until somebody did, so that code is then known to be running.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        port = listener.getsockname()[1]
+        allowed = {"HOOKPOOL_EGRESS_ALLOW": "127.0.0.1/32", "HOOKPOOL_EGRESS_PORTS": str(port)}
+        asked: list[socket.socket] = []
+        try:
+            yield f"http://127.0.0.1:{port}/", allowed, lambda: asked.append(listener.accept()[0])
+        finally:
+            for connection in asked:
+                connection.close()
 
 
 def _processes() -> dict[int, tuple[int, str, str]]:

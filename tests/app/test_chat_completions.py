@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -207,9 +206,13 @@ def test_a_failure_names_the_endpoint_and_the_reason_and_never_the_key(endpoint:
 
 
 def test_an_endpoint_that_does_not_answer_is_a_failure_in_time(endpoint: Endpoint) -> None:
-    endpoint.answers = [lambda _: (time.sleep(1), (200, b""))[1]]
-    with pytest.raises(ModelFailed, match=r"no answer within 0\.2 s"):
-        ask(ChatCompletions(endpoint.url, "qwen", timeout_s=0.2), ASK)
+    over = threading.Event()
+    endpoint.answers = [lambda _: (over.wait(20), (200, b""))[1]]
+    try:
+        with pytest.raises(ModelFailed, match=r"no answer within 0\.2 s"):
+            ask(ChatCompletions(endpoint.url, "qwen", timeout_s=0.2), ASK)
+    finally:
+        over.set()
 
 
 def test_an_endpoint_that_is_not_there_is_a_failure() -> None:

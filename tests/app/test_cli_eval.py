@@ -4,11 +4,10 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from command import AIRLINE, ENVIRON, family, hookpool, inside, start
+from command import AIRLINE, ENVIRON, family, hookpool, inside, silence, start
 
 CALLBACK = "def before_agent_callback(c):\n    print('hello')\n    c.variables['n'] = c.variables.get('n', 0) + 1\n"
 GOOD = "- {name: good, hook: before_agent_callback, callbacks: [cb.py], expect: {variables: {n: 1}, stdout: {matches: hell}}}\n"
@@ -111,11 +110,13 @@ def test_no_folder_is_exit_2(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pool", ["inline", "embedded"])
 def test_ctrl_c_in_the_middle_is_quiet_and_leaves_nothing(folder: Path, pool: str) -> None:
-    (folder / "cb.py").write_text("import time\ndef before_agent_callback(c):\n    time.sleep(30)\n")
-    with start("eval", str(folder), "--pool", pool, TMPDIR=str(folder)) as process, family(process) as alive:
-        time.sleep(5)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+    with silence() as (url, environ, asked):
+        (folder / "cb.py").write_text(f"def before_agent_callback(c):\n    ces_requests.get({url!r})\n")
+        environ |= {"TMPDIR": str(folder)}
+        with start("eval", str(folder), "--pool", pool, **environ) as process, family(process) as alive:
+            asked()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "")
     assert alive() == []
     assert sorted(path.name for path in folder.iterdir()) == ["cases.yaml", "cb.py"]

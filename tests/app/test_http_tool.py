@@ -61,7 +61,7 @@ class Echo(BaseHTTPRequestHandler):
         }
         status, text, content_type = ANSWERS.get(kind, (200, json.dumps(seen), "application/json"))
         if kind == "slow":
-            time.sleep(1)
+            time.sleep(2)
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(text)))

@@ -254,7 +254,7 @@ def test_sequential_calls_see_what_the_ones_before_them_did(talk: Talking, rules
 
 
 def test_parallel_calls_really_overlap(talk: Talking) -> None:
-    slow = python_tool("slow", "import time\ndef slow():\n    time.sleep(0.3)\n")
+    slow = python_tool("slow", "import time\ndef slow():\n    time.sleep(1)\n")
     turn = talk(an_app(tools=(slow,)), calls(call("slow"), call("slow")), "done").say()
     first, second = (span for span in turn.trace if span.kind == "tool")
     assert second.start_ms < first.start_ms + first.ms
@@ -854,13 +854,13 @@ def test_a_turn_that_is_broken_off_stops_its_tool_and_merges_nothing(talk: Talki
         turn = asyncio.create_task(talking)
         await answering.wait()
         await asyncio.sleep(0.5)  # the tool sleeps by now, or is about to
+        began = time.monotonic()
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
+        assert time.monotonic() - began < 15
 
-    began = time.monotonic()
     asyncio.run(broken_off())
-    assert time.monotonic() - began < 15
     assert (conversation.stored.variables, conversation.stored.events) == ({}, [])
 
 

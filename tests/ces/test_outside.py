@@ -76,7 +76,7 @@ def test_arguments_json_cannot_carry_are_refused_where_they_are_given(bench):
 
 
 def test_futures_run_at_once(bench):
-    together = threading.Barrier(3, timeout=5)
+    together = threading.Barrier(3, timeout=20)
 
     def meet(arguments):
         together.wait()

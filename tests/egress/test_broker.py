@@ -186,11 +186,9 @@ def test_it_dies_and_calls_in_flight_fail_and_the_next_one_works(hello) -> None:
         while len(silent.seen) < 5:
             time.sleep(0.01)
         first = outlet.pid
-        started = time.monotonic()
         os.kill(first, signal.SIGKILL)
         for thread in threads:
-            thread.join(10)
-        assert time.monotonic() - started < 2
+            thread.join(20)  # of the thirty seconds they would wait
         assert {answer.reason for answer in got} == {"internal_error: the HTTP broker died"}
         assert len(got) == 5
         assert ask(outlet, hello.url).status_code == 200
@@ -203,9 +201,7 @@ def test_one_that_stopped_is_killed_and_replaced_and_no_call_hangs(hello, monkey
     with running(hello) as outlet:
         ask(outlet, hello.url)
         os.kill(outlet.pid, signal.SIGSTOP)
-        started = time.monotonic()
-        got = ask(outlet, hello.url, 0.3)
-        assert (got.reason, time.monotonic() - started < 3) == ("internal_error: the HTTP broker died", True)
+        assert ask(outlet, hello.url, 0.3).reason == "internal_error: the HTTP broker died"
         assert ask(outlet, hello.url).status_code == 200
 
 
@@ -231,7 +227,7 @@ def test_it_dies_with_its_worker(hello) -> None:
     worker.kill()
     worker.wait()
     worker.stdout.close()
-    broker.wait(5)
+    broker.wait(20)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +258,7 @@ def test_an_answer_that_is_none_ends_the_broker_and_the_call(monkeypatch, said) 
 
     monkeypatch.setattr(Outlet, "_spawn", spawn)
     with running() as outlet:
-        assert ask(outlet, "http://x.org/", 5).reason == "internal_error: the HTTP broker died"
+        assert ask(outlet, "http://x.org/", 30).reason == "internal_error: the HTTP broker died"
 
 
 def test_one_that_cannot_start_says_why_at_once() -> None:
@@ -270,7 +266,7 @@ def test_one_that_cannot_start_says_why_at_once() -> None:
         started = time.monotonic()
         got = ask(outlet, "http://x.org/", 30)
         assert got.reason.startswith("internal_error: the HTTP broker is not running: FileNotFoundError: ")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25  # of thirty
 
 
 @pytest.mark.parametrize(
@@ -294,9 +290,9 @@ def test_the_end_of_an_invocation_ends_its_requests_and_connections(hello) -> No
             time.sleep(0.01)
         assert site.open == 2
         outlet.end("a")
-        hanging.join(5)
+        hanging.join(20)
         assert not hanging.is_alive()
-        until = time.monotonic() + 5
+        until = time.monotonic() + 20
         while site.open > 1 and time.monotonic() < until:
             time.sleep(0.01)
         assert site.open == 1
@@ -354,7 +350,7 @@ def test_many_invocations_at_once_get_their_own_answers(hello) -> None:
         assert wrong == []
         assert len(site.seen) == 300
         assert site.connections == 20
-        until = time.monotonic() + 5
+        until = time.monotonic() + 20
         while site.open and time.monotonic() < until:
             time.sleep(0.01)
         assert site.open == 0

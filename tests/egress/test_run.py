@@ -66,7 +66,7 @@ def test_what_is_not_public_is_refused_well_under_a_second_and_nothing_is_connec
     for url, code in REFUSED.items():
         status, ok, text, reason, took = told[url]
         assert (status, ok, text, reason.partition(":")[0]) == (0, False, "", code)
-        assert took < 1
+        assert took < 3  # and not a connection's time
 
 
 def site_of_everything(request):

@@ -15,7 +15,7 @@ from .cells import Cell
 
 ROUNDS = 20
 GROWTH = 12 << 20
-SHORT = Limits(wall_s=2, cpu_s=0.1, memory_mb=32)
+SHORT = Limits(wall_s=15, cpu_s=0.1, memory_mb=32)
 
 _SEND = "import os\ndef send(p): os.write(3, len(p).to_bytes(4, 'big') + p)\n"
 HOSTILE = {  # body -> the status it ends in
@@ -59,7 +59,7 @@ class Footprint:
 
 def settled(cell: Cell, wanted: Footprint | None = None) -> Footprint:
     """Once its pool is full again: two looks a little apart say the same, or what is wanted."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     last = Footprint.of(cell.pid)
     while time.monotonic() < end:
         time.sleep(0.1)

@@ -212,7 +212,7 @@ def test_a_pool_that_is_away_is_a_503_that_names_no_host(tmp_path: Path, caplog:
 
 def test_a_merge_that_is_refused_is_a_409_that_names_the_variables(served: Served) -> None:
     """Two invocations of one session at once, under the policy `reject`: the later merge is refused."""
-    slow = f"import time\n{COUNT}    time.sleep(1)\n"
+    slow = f"import time\n{COUNT}    time.sleep(2.5)\n"
     answers: list[Answer] = []
     with serving(Gateway(_over(served.pool.transport, MemoryStore("reject")))) as url:
         call = Client(url)

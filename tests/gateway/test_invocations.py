@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 
 from dispatcher import Embedded, cli, queues
@@ -167,13 +166,11 @@ def test_a_client_that_goes_away_cancels_and_may_ask_again(served: Served) -> No
     busy = call("POST", "/v1/invocations", body, idempotency_key="k3")
     assert (busy.status, busy.headers["retry-after"]) == (409, "1")
     assert "still running" in busy.json["detail"]
-    gone_at = time.monotonic()
     assert connection.sock is not None
     connection.sock.close()
     connection.close()
     until(lambda: not queues.look(served.pool.url).held, 10)
-    assert time.monotonic() - gone_at < 10
-    until(lambda: call.invoke("gone", idempotency_key="k3").status == 200, 5)  # the key is free for another request
+    until(lambda: call.invoke("gone", idempotency_key="k3").status == 200)  # the key is free for another request
 
 
 def test_many_clients_at_once_lose_nothing(served: Served) -> None:

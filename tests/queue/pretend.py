@@ -3,7 +3,7 @@
     echo ...        the body comes back as the reply
     sleep S         that many seconds, or until cancelled
     wait PATH       until that file is there, or until cancelled
-    count PATH      a line is added to the file: how often it ran
+    count PATH      a line is added to the file, the id of this process: how often it ran, and where
     note PATH WORD  the same, and the line is that word: in which order things ran
     call NAME       a tool call; its text is the reply
     set NAME        the reply is a claim that this variable was set to 1
@@ -60,7 +60,7 @@ class Pretend:
                         return Outcome(job.id, Status.LOST, "cancelled")
             elif word == "count":
                 with open(rest, "a", encoding="utf-8") as file:
-                    file.write(f"{time.time()}\n")
+                    file.write(f"{os.getpid()}\n")
             elif word == "note":
                 path, line = rest.split(" ")
                 with open(path, "a", encoding="utf-8") as file:

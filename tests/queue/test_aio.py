@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
@@ -26,12 +25,15 @@ CALLBACKS = [Source(name="a.py", text="")]
 class Later:
     """A transport whose outcomes come when the test says so."""
 
-    def __init__(self, slow_s: float = 0.0) -> None:
+    def __init__(self, *, held: bool = False) -> None:
         self.sent: list[Future[Outcome]] = []
-        self.slow_s = slow_s
+        self.sending, self.let_go = threading.Event(), threading.Event()
+        if not held:
+            self.let_go.set()
 
     def submit(self, job: Job, host: Host) -> Future[Outcome]:
-        time.sleep(self.slow_s)
+        self.sending.set()
+        self.let_go.wait(20)
         future: Future[Outcome] = Future()
         future.job = job  # type: ignore[attr-defined]
         self.sent.append(future)
@@ -72,28 +74,27 @@ def test_cancelling_the_task_cancels_the_job() -> None:
             AsyncDispatcher(transport, MemoryStore()).run("before_agent_callback", Session(), CALLBACKS)
         )
         await sent(transport, 1)
-        await asyncio.sleep(0.02)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
-        assert transport.sent[0].cancelled()
+        await asyncio.to_thread(until, transport.sent[0].cancelled)
 
     asyncio.run(main())
 
 
 def test_cancelling_while_the_job_is_being_sent_cancels_it_too() -> None:
     async def main() -> None:
-        transport = Later(slow_s=0.2)
+        transport = Later(held=True)
         run = asyncio.create_task(
             AsyncDispatcher(transport, MemoryStore()).run("before_agent_callback", Session(), CALLBACKS)
         )
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(until, transport.sending.is_set)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
+        transport.let_go.set()
         await sent(transport, 1)
-        await asyncio.sleep(0.02)
-        assert transport.sent[0].cancelled()
+        await asyncio.to_thread(until, transport.sent[0].cancelled)
 
     asyncio.run(main())
 

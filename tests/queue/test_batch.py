@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,6 +22,7 @@ from sandbox.invocation import Code, Source
 from sandbox.ledger import Ledger
 from sandbox.settings import Settings
 from tests.queue.conftest import PRETEND, a_job, until, workers_of
+from worker.chunk import CHUNK_S
 
 type Start = Callable[..., Embedded]
 
@@ -141,30 +141,28 @@ def test_tenants_take_turns_however_long_their_lines_are(fragile: Start, tmp_pat
     assert abs(last_small - 2 * 60) <= 20
 
 
-def test_an_interactive_job_goes_first_between_the_jobs_of_a_chunk(fragile: Start) -> None:
-    pool = fragile(1)
-    batch = send(pool.transport, ["sleep 0.05"] * 60)
-    until(lambda: any(future.done() for future in batch))
-    before = time.monotonic()
-    for _ in range(3):
-        outcome = pool.transport.submit(a_job("echo now"), Closed()).result(5)
-        assert outcome.status is Status.OK
-    took = time.monotonic() - before
-    assert not batch[-1].done()
-    assert took < 1.2  # three times one job of the chunk, on a loaded machine; the chunk takes three seconds
+def test_an_interactive_job_goes_first_between_the_jobs_of_a_chunk(fragile: Start, tmp_path: Path) -> None:
+    pool, started, gate, ran = fragile(1), tmp_path / "started", tmp_path / "gate", tmp_path / "ran"
+    batch = send(pool.transport, [f"count {started}; wait {gate}; note {ran} batch"] + [f"note {ran} batch"] * 59)
+    until(started.exists)
+    now = [pool.transport.submit(a_job(f"note {ran} now"), Closed()) for _ in range(3)]
+    gate.touch()
+    assert {future.result(20).status for future in (*batch, *now)} == {Status.OK}
+    assert lines(ran) == ["batch"] + ["now"] * 3 + ["batch"] * 59
 
 
 def test_a_chunk_of_long_jobs_does_not_wait_for_one_worker(fragile: Start, tmp_path: Path) -> None:
-    """One message for four jobs of 0.9 s: whoever has it hands back what it does not get to."""
-    pool = fragile(2)
+    """One message for six jobs: whoever has it hands back what it does not get to in time, and then the other has one too."""
+    pool, ran, gate = fragile(2), tmp_path / "ran", tmp_path / "gate"
     with redis.Redis.from_url(pool.url) as client:
         backlog = Backlog(client)
-        jobs = [batch_job(f"sleep 0.9; count {tmp_path / 'ran'}", inbox=wire.inbox_key("x")) for _ in range(6)]
+        bodies = [f"sleep {CHUNK_S + 0.1}"] + [f"count {ran}; wait {gate}"] * 5
+        jobs = [batch_job(body, inbox=wire.inbox_key("x")) for body in bodies]
         backlog.push("", [entry(job.id, wire.Parcel(job.encode())) for job in jobs], {}, limit=99, ttl_s=60)
         wire.publish(pool.transport._sender._celery, wire.CHUNK_TASK, [6], "batch", "x")
-        started = time.monotonic()
-        until(lambda: len(lines(tmp_path / "ran")) == 6, 10)
-    assert time.monotonic() - started < 5.2  # alone it would take 5.4 s, and with the other's help 3.6
+        until(lambda: len({*lines(ran)}) == 2, 20)
+        gate.touch()
+        until(lambda: len(lines(ran)) == 5)
 
 
 def test_a_worker_that_is_told_to_leave_hands_its_chunk_over(fragile: Start, tmp_path: Path) -> None:
@@ -179,11 +177,13 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_over(fragile: Start, tmp
 
 
 def test_a_job_cancelled_in_the_backlog_never_starts(fragile: Start, tmp_path: Path) -> None:
-    pool = fragile(1)
-    held = pool.transport.submit(batch_job("sleep 0.6"), Closed())
-    time.sleep(0.2)
+    pool, gate = fragile(1), tmp_path / "gate"
+    held = pool.transport.submit(batch_job(f"wait {gate}"), Closed())
     kept, dropped = send(pool.transport, ["echo", f"count {tmp_path / 'ran'}"])
     assert dropped.cancel()
+    with redis.Redis.from_url(pool.url) as client:
+        until(lambda: b"cancelled" in [client.hget(key, "state") for key in client.scan_iter("hookpool:job:*")])
+    gate.touch()
     held.result(5)
     assert kept.result(5).status is Status.OK
     assert pool.transport.submit(batch_job("echo"), Closed()).result(5).status is Status.OK

@@ -111,7 +111,7 @@ def test_calls_that_end_in_any_order_merge_in_the_order_in_which_they_were_made(
 
     def call(number: int) -> None:
         with order.place(number):
-            opened.wait(5)
+            opened.wait(20)
             time.sleep(0.01 * (5 - number))
             if number != 3:  # one that fails merges nothing, and nobody waits for it
                 order.wait(number)
@@ -121,5 +121,5 @@ def test_calls_that_end_in_any_order_merge_in_the_order_in_which_they_were_made(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(20)
     assert merged == [1, 2, 4, 5]

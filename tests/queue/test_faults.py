@@ -15,19 +15,17 @@ import redis
 
 from dispatcher.celery_transport import CeleryTransport
 from dispatcher.embedded import Embedded
+from sandbox import wire
 from sandbox.contract import Status
 from sandbox.errors import PoolUnavailable
 from sandbox.host import Closed
 from sandbox.settings import Settings
 from tests.queue.conftest import PRETEND, a_job, running_server, until, workers_of
+from tests.queue.kit import runs
 
 MAX_STARTS = Settings().max_starts
 
 type Start = Callable[..., Embedded]
-
-
-def lines(path: Path) -> int:
-    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def test_a_killed_workers_job_is_run_again_where_that_is_allowed(fragile: Start, tmp_path: Path) -> None:
@@ -35,7 +33,7 @@ def test_a_killed_workers_job_is_run_again_where_that_is_allowed(fragile: Start,
     job = a_job(f"count {ran}; die-once {tmp_path / 'died'}; echo done", retry="at_least_once")
     outcome = pool.transport.submit(job, Closed()).result(10)
     assert outcome.status is Status.OK
-    assert lines(ran) == 2
+    assert runs(ran) == 2
     assert len(workers_of(pool)) == 1
 
 
@@ -48,7 +46,7 @@ def test_a_killed_workers_job_is_lost_where_running_twice_is_not_allowed(fragile
     # The same message, once more: a worker refuses it by itself.
     other = pool.transport.submit(a_job(), Closed())
     assert other.result(10).status is Status.OK
-    assert lines(ran) == 1
+    assert runs(ran) == 1
 
 
 def test_a_job_that_takes_workers_down_does_not_take_them_all(fragile: Start) -> None:
@@ -71,21 +69,23 @@ def test_a_message_that_dies_with_a_worker_frozen_in_its_read_is_sent_again(
     time.sleep(0.3)
     frozen.kill()
     assert [future.result(10).status for future in futures] == [Status.OK] * 4
-    assert lines(ran) == 4  # each once: none had started there
+    assert runs(ran) == 4  # each once: none had started there
 
 
 def test_a_worker_that_thaws_after_its_lease_is_told_that_its_run_is_void(fragile: Start, tmp_path: Path) -> None:
     pool, ran, after = fragile(2), tmp_path / "ran", tmp_path / "after"
-    job = a_job(f"count {ran}; sleep 2.5; count {after}", retry="at_least_once")
+    gate = tmp_path / "gate"
+    job = a_job(f"count {ran}; wait {gate}; count {after}", retry="at_least_once")
     future = pool.transport.submit(job, Closed())
     until(ran.exists)
     frozen = next(w for w in workers_of(pool) if _runs(pool, w.cmdline()[-1], job.id))
     frozen.send_signal(signal.SIGSTOP)
-    until(lambda: lines(ran) == 2)  # the other one has it
+    until(lambda: runs(ran) == 2)  # the other one has it
     frozen.send_signal(signal.SIGCONT)
+    until(lambda: "stopped: taken" in pool._tail(frozen.cmdline()[-1]))
+    gate.touch()
     assert future.result(10).status is Status.OK
-    time.sleep(0.5)
-    assert lines(after) == 1
+    assert runs(after) == 1
 
 
 def _runs(pool: Embedded, worker: str, job_id: str) -> bool:
@@ -94,31 +94,36 @@ def _runs(pool: Embedded, worker: str, job_id: str) -> bool:
 
 
 def test_a_long_run_keeps_its_lease(fragile: Start, tmp_path: Path) -> None:
-    """Three times the lease; under a visibility timeout of that length it would have run four times."""
+    """Twice the lease; under a visibility timeout of that length it would have run three times."""
     pool, ran = fragile(2), tmp_path / "ran"
-    job = a_job(f"count {ran}; sleep 3.2", retry="at_least_once")
+    job = a_job(f"count {ran}; sleep 2.2", retry="at_least_once")
     assert pool.transport.submit(job, Closed()).result(10).status is Status.OK
-    assert lines(ran) == 1
+    assert runs(ran) == 1
 
 
 def test_a_server_that_forgets_everything_loses_no_job_that_waits(fragile: Start, tmp_path: Path) -> None:
-    pool, ran = fragile(1), tmp_path / "ran"
-    running = pool.transport.submit(a_job("sleep 1.5"), Closed())
-    time.sleep(0.3)
+    pool, ran, started, gate = fragile(1), tmp_path / "ran", tmp_path / "started", tmp_path / "gate"
+    job = a_job(f"count {started}; wait {gate}")
+    running = pool.transport.submit(job, Closed())
+    until(started.exists)
     waiting = [pool.transport.submit(a_job(f"count {ran}"), Closed()) for _ in range(3)]
     with redis.Redis.from_url(pool.url) as client:
         client.flushall()
+        until(lambda: client.exists(wire.lease_key(job.id)))  # its worker says again that it has it
+    gate.touch()
     assert running.result(10).status is Status.OK
     assert [future.result(15).status for future in waiting] == [Status.OK] * 3
-    assert lines(ran) == 3
+    assert runs(ran) == 3
 
 
-def test_sigterm_lets_what_runs_finish(fragile: Start) -> None:
-    pool = fragile(1)
-    future = pool.transport.submit(a_job("sleep 1; echo finished"), Closed())
-    time.sleep(0.4)
+def test_sigterm_lets_what_runs_finish(fragile: Start, tmp_path: Path) -> None:
+    pool, started, gate = fragile(1), tmp_path / "started", tmp_path / "gate"
+    future = pool.transport.submit(a_job(f"count {started}; wait {gate}; echo finished"), Closed())
+    until(started.exists)
     (worker,) = workers_of(pool)
     worker.terminate()
+    time.sleep(0.3)  # to do the wrong thing in
+    gate.touch()
     assert future.result(10).status is Status.OK
     until(lambda: "worker-1 ended with 0" in pool._dead)
 
@@ -127,12 +132,15 @@ def test_sigterm_lets_what_runs_finish(fragile: Start) -> None:
 def test_after_the_grace_period_what_runs_is_handed_back(
     fragile: Start, tmp_path: Path, retry: str, status: Status
 ) -> None:
-    pool, ran = fragile(2, grace_s=0.5), tmp_path / "ran"
-    job = a_job(f"count {ran}; sleep 3", retry=retry)
+    pool, ran, gate = fragile(2, grace_s=0.5), tmp_path / "ran", tmp_path / "gate"
+    job = a_job(f"count {ran}; wait {gate}", retry=retry)
     future = pool.transport.submit(job, Closed())
     until(ran.exists)
     worker = next(w for w in workers_of(pool) if _runs(pool, w.cmdline()[-1], job.id))
     worker.terminate()
+    if status is Status.OK:
+        until(lambda: runs(ran) == 2)
+        gate.touch()
     outcome = future.result(10)
     assert outcome.status is status
     assert ("shut down" in outcome.detail) == (status is Status.LOST)
@@ -143,7 +151,7 @@ def test_when_the_last_worker_is_gone_waits_end_with_its_log(fragile: Start) -> 
     pool = fragile(1)
     future = pool.transport.submit(a_job("die", within_s=60), Closed())
     with pytest.raises(PoolUnavailable, match="worker-1 ended with -9"):
-        future.result(5)
+        future.result(20)
 
 
 def test_a_worker_that_dies_is_started_again_but_not_for_ever(fragile: Start) -> None:
@@ -182,7 +190,7 @@ def test_jobs_under_kills_each_end_well(fragile: Start, tmp_path: Path) -> None:
 
 def test_a_server_that_is_started_anew_finds_its_workers_and_its_dispatchers_again(tmp_path: Path) -> None:
     """It kept nothing. What ran comes back, what waited is run, what is new works."""
-    ran = tmp_path / "ran"
+    ran, started, gate = tmp_path / "ran", tmp_path / "started", tmp_path / "gate"
     with running_server() as (url, server):
         root = str(Path(PRETEND[1]).parents[2])
         environment = {**os.environ, "PYTHONPATH": root, "HOOKPOOL_LEASE_S": "1", "HOOKPOOL_CONCURRENCY": "1"}
@@ -190,13 +198,14 @@ def test_a_server_that_is_started_anew_finds_its_workers_and_its_dispatchers_aga
         try:
             with CeleryTransport(url, Settings(lease_s=1)) as transport:
                 assert transport.submit(a_job(), Closed()).result(10).status is Status.OK
-                running = transport.submit(a_job("sleep 1.5; echo ran"), Closed())
+                running = transport.submit(a_job(f"count {started}; wait {gate}; echo ran"), Closed())
+                until(started.exists)
                 waiting = transport.submit(a_job(f"count {ran}"), Closed())
-                time.sleep(0.5)
                 server.kill()
                 server.wait()
                 again = subprocess.Popen(server.args, stdout=subprocess.DEVNULL)
                 try:
+                    gate.touch()
                     assert running.result(10).status is Status.OK
                     assert waiting.result(15).status is Status.OK
                     assert transport.submit(a_job(), Closed()).result(10).status is Status.OK
@@ -208,4 +217,4 @@ def test_a_server_that_is_started_anew_finds_its_workers_and_its_dispatchers_aga
         finally:
             worker.kill()
             worker.wait()
-    assert lines(ran) == 1
+    assert runs(ran) == 1

@@ -57,11 +57,11 @@ def test_restarts_under_load_leave_every_session_exact(lasting: Server, hire: Hi
     assert ends.count("ok") > 20
 
 
-def test_a_frozen_server_is_waited_for(lasting: Server, hire: Hire, front: Open) -> None:
+def test_a_frozen_server_is_waited_for(lasting: Server, hire: Hire, front: Open, tmp_path: Path) -> None:
     hire("first")
-    pool = front()
-    running = pool.run("a", "sleep 0.5")
-    until(lambda: lasting.client.llen(QUEUE) == 0)
+    pool, ran = front(), tmp_path / "ran"
+    running = pool.run("a", f"count {ran}", "sleep 0.5")
+    until(ran.exists)
     lasting.process.send_signal(signal.SIGSTOP)
     late = pool.run("b")
     time.sleep(2.5)  # more than two leases; less than any client gives up after
@@ -82,9 +82,7 @@ def test_a_full_memory_refuses_at_once_and_for_good(lasting: Server, hire: Hire,
     assert pool.run("warm").result(10) == "ok"
     full(lasting, True)
     try:
-        started = time.monotonic()
-        assert pool.run("a", f"count {ran}").result(5) == "PoolUnavailable"
-        assert time.monotonic() - started < 3
+        assert pool.run("a", f"count {ran}").result(10) == "PoolUnavailable"  # half its deadline
     finally:
         full(lasting, False)
     time.sleep(1.2)  # more than a lease
@@ -97,15 +95,16 @@ def test_a_memory_that_is_full_for_less_than_a_lease_costs_no_outcome(
     lasting: Server, hire: Hire, front: Open, tmp_path: Path
 ) -> None:
     """The outcome waits at the worker, and the job stays its own meanwhile."""
-    hire("first", lease_s=3)
-    ran, pool = tmp_path / "ran", front()
-    pool.run("a", f"count {ran}", "sleep 0.5")
+    hire("first", lease_s=10)
+    ran, gate, pool = tmp_path / "ran", tmp_path / "gate", front()
+    pool.run("a", f"count {ran}", f"wait {gate}")
     until(ran.exists)
     pool.run("next")
     until(lambda: lasting.client.llen(QUEUE) == 1)
     full(lasting, True)
     try:
-        time.sleep(1.8)  # its end, and several sweeps of the dispatcher
+        gate.touch()
+        time.sleep(1.5)  # several sweeps of the dispatcher
     finally:
         full(lasting, False)
     assert pool.ends() == {"a": "ok", "next": "ok"}
@@ -113,7 +112,7 @@ def test_a_memory_that_is_full_for_less_than_a_lease_costs_no_outcome(
 
 
 def test_an_answer_to_a_call_waits_for_memory_too(lasting: Server, hire: Hire, front: Open) -> None:
-    hire("first", lease_s=3)
+    hire("first", lease_s=10)
     hold, pool = Hold(), front()
     pool.run("a", "call hold", host=hold)
     assert hold.called.acquire(timeout=10)
@@ -125,7 +124,7 @@ def test_an_answer_to_a_call_waits_for_memory_too(lasting: Server, hire: Hire, f
         full(lasting, False)
     started = time.monotonic()
     assert pool.ends() == {"a": "ok"}
-    assert time.monotonic() - started < 3  # and not the limit of ten seconds
+    assert time.monotonic() - started < 7  # and not the limit of ten seconds
 
 
 def test_a_batch_that_is_taken_while_memory_is_full_loses_none_of_its_jobs(
@@ -187,7 +186,7 @@ def test_a_memory_that_stays_full_ends_every_wait_by_its_deadline(
     full(lasting, True)
     try:
         hold.let_go.set()
-        ends = pool.ends(8)
+        ends = pool.ends()
     finally:
         full(lasting, False)
     assert set(ends.values()) <= {"lost", "not_started"}

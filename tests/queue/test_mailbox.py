@@ -18,7 +18,7 @@ from sandbox import wire
 from sandbox.contract import Call, Return, Status
 from sandbox.host import Closed
 from sandbox.mailbox import Entry, Mailbox, post
-from tests.queue.conftest import a_job
+from tests.queue.conftest import a_job, until
 
 
 class Cut:
@@ -126,13 +126,15 @@ class Once:
         return Return(call.id, 200, "answered")
 
 
-def test_a_call_that_is_said_twice_is_answered_once(pool: Embedded) -> None:
+def test_a_call_that_is_said_twice_is_answered_once(pool: Embedded, tmp_path: Path) -> None:
     """A worker that did not hear that its word arrived says it again."""
-    host = Once()
+    host, gate = Once(), tmp_path / "gate"
     with redis.Redis.from_url(pool.url) as client:
-        future = pool.transport.submit(job := a_job("sleep 0.5; call tool"), host)
+        future = pool.transport.submit(job := a_job(f"wait {gate}; call tool"), host)
         frame = wire.Frame("call", job.id, Call(7, "tool", "tool", b"").encode(), "token").encode()
         for _ in range(3):
             post(client, pool.transport.inbox, Entry(wire.FRAME, frame), 60)
-        assert future.result(5).reply == b"answered"
+        until(lambda: host.calls == 1)
+        gate.touch()
+        assert future.result(10).reply == b"answered"
     assert host.calls == 2  # ours, and the job's own

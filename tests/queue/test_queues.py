@@ -70,16 +70,18 @@ def test_lines_show_how_many_wait_and_since_when(server: str) -> None:
 
 
 def test_what_runs_is_shown_with_its_worker_and_its_lease(pool: Embedded, tmp_path: Path) -> None:
+    ran, gate = tmp_path / "ran", tmp_path / "gate"
     futures = pool.transport.submit_all(
-        [(a_job(f"count {tmp_path / 'ran'}; sleep 1", lane="batch"), Closed()) for _ in range(5)]
+        [(a_job(f"count {ran}; wait {gate}", lane="batch"), Closed()) for _ in range(5)]
     )
-    until((tmp_path / "ran").exists)
+    until(ran.exists)
     held = look(pool.url).held
     assert {one.runs for one in held} <= {True, False}
     running = next(one for one in held if one.runs)
     assert running.worker in {"worker-1", "worker-2"}
     assert 0 < running.lease_s <= 1
     assert "worker(s) ready" in hookpool("queue", "--pool", pool.url)[1]
+    gate.touch()
     assert {future.result(10).status for future in futures} == {Status.OK}
 
 

@@ -14,7 +14,7 @@ from sandbox.invocation import Code, Invocation, Reply, Source
 from sandbox.jail import Jail
 from sandbox.settings import Settings
 
-QUICK = Limits(wall_s=5, cpu_s=1)
+QUICK = Limits(wall_s=30, cpu_s=1)
 
 
 @dataclass

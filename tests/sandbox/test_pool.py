@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandbox.contract import Limits, Status
+from sandbox.contract import Call, Limits, Return, Status
 from sandbox.errors import TierTooLow
 from sandbox.jail import Jail
 from sandbox.settings import Settings
@@ -20,7 +19,7 @@ from sandbox.settings import Settings
 from .conftest import Bench, settings
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=20.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come true in time"
@@ -44,16 +43,27 @@ def test_children_share_no_random_state(bench):
 
 @pytest.mark.parametrize("tier", ["A", "B"])
 def test_killing_the_zygote_ends_its_jobs_and_the_next_run_within_a_second(tier):
+    """A second, on a machine where a jail is there in less than that."""
+
+    class Kills:
+        names = ("kill",)
+
+        def call(self, call: Call) -> Return:
+            os.kill(old, signal.SIGKILL)
+            return Return(call.id, 200, "")
+
+    began = time.monotonic()
     with Jail(settings(tier)) as jail:
         bench = Bench(jail)
+        assert bench.run("v['a'] = 1").variables == {"a": 1}
+        start_s = time.monotonic() - began
         old = jail.zygote_pid
-        threading.Timer(0.3, os.kill, (old, signal.SIGKILL)).start()
-        seen = bench.run("import time\ntime.sleep(30)", Limits(wall_s=40))
+        seen = bench.run("import time\ntools.kill({})\ntime.sleep(30)", Limits(wall_s=40), Kills(), tools=["kill"])
         assert seen.outcome.status is Status.CRASHED, seen.outcome.detail
         assert "fork server" in seen.outcome.detail
-        started = time.monotonic()
+        killed = time.monotonic()
         assert bench.run("v['a'] = 1").variables == {"a": 1}
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - killed < 1 + 3 * start_s
         assert jail.zygote_pid != old
 
 
