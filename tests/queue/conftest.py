@@ -20,7 +20,7 @@ from dispatcher.embedded import Embedded, server_binary, server_command
 from sandbox import wire
 from sandbox.contract import Job, Limits
 from sandbox.settings import Settings
-from tests.queue.kit import Child, Front, Server, Worker
+from tests.queue.kit import Child, Crew, Front, Server, Worker
 
 PRETEND = (sys.executable, str(Path(__file__).with_name("pretend.py")))
 
@@ -59,19 +59,27 @@ def pool() -> Iterator[Embedded]:
 
 
 @pytest.fixture
-def fragile() -> Iterator[Callable[..., Embedded]]:
-    """A pool of the test's own, to be broken."""
-    opened: list[Embedded] = []
+def empty(server: str) -> Iterator[redis.Redis]:
+    """The server, with nothing in it."""
+    with wire.connect(server) as client:
+        client.flushall()
+        yield client
+        client.flushall()
 
-    def start(workers: int = 2, restarts: int = 0, **settings: float) -> Embedded:
-        given = Settings.model_validate({"lease_s": 1, "concurrency": 1, **settings})
-        pool = Embedded(workers, given, PRETEND, restarts=restarts)
-        opened.append(pool)
-        return pool.__enter__()
+
+@pytest.fixture
+def fragile(server: str, empty: redis.Redis, tmp_path: Path) -> Iterator[Callable[..., Crew]]:
+    """Starts workers of the test's own, to be broken, and waits until they take jobs."""
+    opened: list[Crew] = []
+
+    def start(workers: int = 2, **settings: float) -> Crew:
+        opened.append(crew := Crew(server, tmp_path, workers, **settings))
+        until(lambda: crew.transport.workers() == workers, 30)
+        return crew
 
     yield start
-    for pool in opened:
-        pool.close()
+    for crew in opened:
+        crew.close()
 
 
 def a_job(body: str = "echo", *, within_s: float = 20, wall_s: float = 10, **given: object) -> Job:

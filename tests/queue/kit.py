@@ -117,6 +117,30 @@ class Worker:
         self.process.join()
 
 
+class Crew:
+    """Workers, and a transport to them with the same settings."""
+
+    def __init__(self, url: str, directory: Path, count: int, **settings: float) -> None:
+        self.url = url
+        given = {"lease_s": 1, "concurrency": 1, **settings}
+        self.workers = [Worker(url, directory / f"worker-{number + 1}.log", **given) for number in range(count)]
+        self.transport = CeleryTransport(url, Settings.model_validate(given))
+
+    def alive(self) -> list[Worker]:
+        return [one for one in self.workers if one.process.is_alive()]
+
+    def runner(self, job_id: str) -> Worker:
+        """Who runs that job."""
+        with redis.Redis.from_url(self.url) as client:
+            name = (client.get(wire.lease_key(job_id)) or b"").decode().partition("/")[0]
+        return next(one for one in self.workers if one.name == name)
+
+    def close(self) -> None:
+        self.transport.close()
+        for one in self.workers:
+            one.close()
+
+
 def _work(url: str, log: Path, real: bool, skew_s: float, settings: Mapping[str, object]) -> None:
     """A worker's whole life, in its process."""
     for number, path in ((1, log.with_suffix(".out")), (2, log)):

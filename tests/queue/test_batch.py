@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -21,10 +22,11 @@ from sandbox.host import Closed
 from sandbox.invocation import Code, Source
 from sandbox.ledger import Ledger
 from sandbox.settings import Settings
-from tests.queue.conftest import PRETEND, a_job, until, workers_of
+from tests.queue.conftest import PRETEND, a_job, until
+from tests.queue.kit import Crew
 from worker.chunk import CHUNK_S
 
-type Start = Callable[..., Embedded]
+type Start = Callable[..., Crew]
 
 FEW = 30
 
@@ -35,14 +37,6 @@ def batch_job(body: str, **given: object) -> Job:
 
 def send(transport: CeleryTransport, bodies: Sequence[str], **given: object) -> list[Future[Outcome]]:
     return transport.submit_all([(batch_job(body, **given), Closed()) for body in bodies])
-
-
-@pytest.fixture
-def empty(server: str) -> Iterator[redis.Redis]:
-    with wire.connect(server) as client:
-        client.flushall()
-        yield client
-        client.flushall()
 
 
 def lines(path: Path) -> list[str]:
@@ -94,7 +88,7 @@ def test_a_worker_that_dies_in_a_chunk_loses_nothing_and_repeats_nothing_that_wa
     outcomes = [future.result(20) for future in send(pool.transport, bodies)]
     assert [outcome.status for outcome in outcomes] == [Status.OK] * FEW
     assert [len(lines(tmp_path / str(number))) for number in range(FEW)] == [1] * FEW
-    assert len(workers_of(pool)) == 1
+    assert len(pool.alive()) == 1
 
 
 def test_jobs_that_were_taken_and_not_started_are_no_loss_where_none_may_start_twice(
@@ -170,10 +164,10 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_over(fragile: Start, tmp
     bodies = [f"sleep 0.1; count {tmp_path / str(number)}" for number in range(FEW)]
     futures = send(pool.transport, bodies)
     until(lambda: any(future.done() for future in futures))
-    workers_of(pool)[0].terminate()
+    pool.workers[0].signal(signal.SIGTERM)
     assert {future.result(20).status for future in futures} == {Status.OK}
     assert [len(lines(tmp_path / str(number))) for number in range(FEW)] == [1] * FEW
-    until(lambda: "worker-1 ended with 0" in pool._dead)
+    until(lambda: pool.workers[0].process.exitcode == 0)
 
 
 def test_a_job_cancelled_in_the_backlog_never_starts(fragile: Start, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from sandbox.errors import PoolUnavailable
 from sandbox.host import Closed
 from sandbox.invocation import Source
 from sandbox.settings import Settings
-from tests.queue.conftest import PRETEND, a_job, until
+from tests.queue.conftest import PRETEND, a_job, until, workers_of
 
 SCRIPT = """
 import sys, time
@@ -98,6 +98,28 @@ def test_when_the_keeper_is_killed_its_children_die_too(embedding: Embedding) ->
     process.send_signal(signal.SIGINT)
     process.wait(30)
     assert not directory.exists()
+
+
+FRAGILE = Settings(lease_s=1, concurrency=1)
+
+
+def test_when_the_last_worker_is_gone_waits_end_with_its_log() -> None:
+    with Embedded(1, FRAGILE, PRETEND, restarts=0) as pool:
+        future = pool.transport.submit(a_job("die", within_s=60), Closed())
+        with pytest.raises(PoolUnavailable, match="worker-1 ended with -9"):
+            future.result(20)
+
+
+def test_a_worker_that_dies_is_started_again_but_not_for_ever() -> None:
+    with Embedded(1, FRAGILE, PRETEND, restarts=2) as pool:
+        for _ in range(2):
+            (worker,) = workers_of(pool)
+            worker.kill()
+            assert pool.transport.submit(a_job(within_s=60), Closed()).result(30).status is Status.OK
+            until(lambda: workers_of(pool) and workers_of(pool) != [worker])  # noqa: B023  # asked at once
+        workers_of(pool)[0].kill()
+        with pytest.raises(PoolUnavailable, match="worker-1 ended with -9"):
+            pool.transport.submit(a_job(within_s=60), Closed()).result(30)
 
 
 def test_nobody_else_can_enter_and_there_is_no_port(pool: Embedded) -> None:

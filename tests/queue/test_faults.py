@@ -14,18 +14,16 @@ import pytest
 import redis
 
 from dispatcher.celery_transport import CeleryTransport
-from dispatcher.embedded import Embedded
 from sandbox import wire
 from sandbox.contract import Status
-from sandbox.errors import PoolUnavailable
 from sandbox.host import Closed
 from sandbox.settings import Settings
-from tests.queue.conftest import PRETEND, a_job, running_server, until, workers_of
-from tests.queue.kit import runs
+from tests.queue.conftest import PRETEND, a_job, running_server, until
+from tests.queue.kit import Crew, runs
 
 MAX_STARTS = Settings().max_starts
 
-type Start = Callable[..., Embedded]
+type Start = Callable[..., Crew]
 
 
 def test_a_killed_workers_job_is_run_again_where_that_is_allowed(fragile: Start, tmp_path: Path) -> None:
@@ -34,7 +32,7 @@ def test_a_killed_workers_job_is_run_again_where_that_is_allowed(fragile: Start,
     outcome = pool.transport.submit(job, Closed()).result(10)
     assert outcome.status is Status.OK
     assert runs(ran) == 2
-    assert len(workers_of(pool)) == 1
+    assert len(pool.alive()) == 1
 
 
 def test_a_killed_workers_job_is_lost_where_running_twice_is_not_allowed(fragile: Start, tmp_path: Path) -> None:
@@ -63,11 +61,11 @@ def test_a_message_that_dies_with_a_worker_frozen_in_its_read_is_sent_again(
 ) -> None:
     """Its BRPOP is answered into a socket nobody reads: the list is empty, and no worker has the job."""
     pool, ran = fragile(2), tmp_path / "ran"
-    frozen = workers_of(pool)[0]
-    frozen.send_signal(signal.SIGSTOP)
+    frozen = pool.workers[0]
+    frozen.signal(signal.SIGSTOP)
     futures = [pool.transport.submit(a_job(f"count {ran}", retry=retry), Closed()) for _ in range(4)]
     time.sleep(0.3)
-    frozen.kill()
+    frozen.signal(signal.SIGKILL)
     assert [future.result(10).status for future in futures] == [Status.OK] * 4
     assert runs(ran) == 4  # each once: none had started there
 
@@ -78,19 +76,14 @@ def test_a_worker_that_thaws_after_its_lease_is_told_that_its_run_is_void(fragil
     job = a_job(f"count {ran}; wait {gate}; count {after}", retry="at_least_once")
     future = pool.transport.submit(job, Closed())
     until(ran.exists)
-    frozen = next(w for w in workers_of(pool) if _runs(pool, w.cmdline()[-1], job.id))
-    frozen.send_signal(signal.SIGSTOP)
+    frozen = pool.runner(job.id)
+    frozen.signal(signal.SIGSTOP)
     until(lambda: runs(ran) == 2)  # the other one has it
-    frozen.send_signal(signal.SIGCONT)
-    until(lambda: "stopped: taken" in pool._tail(frozen.cmdline()[-1]))
+    frozen.signal(signal.SIGCONT)
+    until(lambda: "stopped: taken" in frozen.log.read_text())
     gate.touch()
     assert future.result(10).status is Status.OK
     assert runs(after) == 1
-
-
-def _runs(pool: Embedded, worker: str, job_id: str) -> bool:
-    with redis.Redis.from_url(pool.url) as client:
-        return (client.get(f"hookpool:lease:{job_id}") or b"").startswith(f"{worker}/".encode())
 
 
 def test_a_long_run_keeps_its_lease(fragile: Start, tmp_path: Path) -> None:
@@ -120,12 +113,11 @@ def test_sigterm_lets_what_runs_finish(fragile: Start, tmp_path: Path) -> None:
     pool, started, gate = fragile(1), tmp_path / "started", tmp_path / "gate"
     future = pool.transport.submit(a_job(f"count {started}; wait {gate}; echo finished"), Closed())
     until(started.exists)
-    (worker,) = workers_of(pool)
-    worker.terminate()
+    pool.workers[0].signal(signal.SIGTERM)
     time.sleep(0.3)  # to do the wrong thing in
     gate.touch()
     assert future.result(10).status is Status.OK
-    until(lambda: "worker-1 ended with 0" in pool._dead)
+    until(lambda: pool.workers[0].process.exitcode == 0)
 
 
 @pytest.mark.parametrize(("retry", "status"), [("at_most_once", Status.LOST), ("at_least_once", Status.OK)])
@@ -136,45 +128,26 @@ def test_after_the_grace_period_what_runs_is_handed_back(
     job = a_job(f"count {ran}; wait {gate}", retry=retry)
     future = pool.transport.submit(job, Closed())
     until(ran.exists)
-    worker = next(w for w in workers_of(pool) if _runs(pool, w.cmdline()[-1], job.id))
-    worker.terminate()
+    worker = pool.runner(job.id)
+    worker.signal(signal.SIGTERM)
     if status is Status.OK:
         until(lambda: runs(ran) == 2)
         gate.touch()
     outcome = future.result(10)
     assert outcome.status is status
     assert ("shut down" in outcome.detail) == (status is Status.LOST)
-    until(lambda: "ended with 0" in pool._dead)
-
-
-def test_when_the_last_worker_is_gone_waits_end_with_its_log(fragile: Start) -> None:
-    pool = fragile(1)
-    future = pool.transport.submit(a_job("die", within_s=60), Closed())
-    with pytest.raises(PoolUnavailable, match="worker-1 ended with -9"):
-        future.result(20)
-
-
-def test_a_worker_that_dies_is_started_again_but_not_for_ever(fragile: Start) -> None:
-    pool = fragile(1, restarts=2)
-    for _ in range(2):
-        (worker,) = workers_of(pool)
-        worker.kill()
-        assert pool.transport.submit(a_job(within_s=60), Closed()).result(30).status is Status.OK
-        until(lambda: workers_of(pool) and workers_of(pool) != [worker])  # noqa: B023  # asked at once
-    workers_of(pool)[0].kill()
-    with pytest.raises(PoolUnavailable, match="worker-1 ended with -9"):
-        pool.transport.submit(a_job(within_s=60), Closed()).result(30)
+    until(lambda: worker.process.exitcode == 0)
 
 
 def test_jobs_under_kills_each_end_well(fragile: Start, tmp_path: Path) -> None:
     """A killer among four workers; every at_least_once job comes back."""
     pool = fragile(4)
-    victims = workers_of(pool)[:3]
+    victims = pool.workers[:3]
 
     def kill() -> None:
         for victim in victims:
             time.sleep(0.3)
-            victim.kill()
+            victim.signal(signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
