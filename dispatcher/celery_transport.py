@@ -177,7 +177,7 @@ class CeleryTransport:
         try:
             self._post(waiting.errand, wire.ERRAND, self._sender.dated(waiting.job).encode())
         except redis.RedisError as error:
-            raise PoolUnavailable(self._where, f"the job was not sent: {reason(error)}") from error
+            raise PoolUnavailable(self._where, f"not sent: {reason(error)}") from error
 
     def _post(self, key: str, kind: str, data: bytes) -> None:
         """To the mailbox that one call waits at."""
@@ -409,7 +409,6 @@ class CeleryTransport:
             self._client.unlink(self.inbox)
         self._cancels.shutdown()
         self._tools.shutdown(wait=False, cancel_futures=True)
-        self._sender.close()
         self._client.close()
 
     def __enter__(self) -> Self:

@@ -8,8 +8,6 @@ where a message is a chunk).
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -101,12 +99,11 @@ def _batch(client: redis.Redis, now: float) -> Iterator[Line]:
 
 
 def _words(message: bytes) -> Any:
-    """The arguments in a message as kombu writes it; None for anything else."""
+    """The arguments in a message; None where it is none."""
     try:
-        (words, *_) = _unpacked(base64.b64decode(json.loads(message)["body"]))
-    except (ValueError, TypeError, KeyError):
+        return wire.Message.of(message).arguments
+    except ProtocolError:
         return None
-    return words
 
 
 def _unpacked(data: bytes) -> Any:

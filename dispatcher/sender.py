@@ -3,6 +3,12 @@
     interactive   one message for each job
     batch         the jobs into their tenant's backlog, and a message for each chunk of them
 
+Sending is one step of the server, which looks at the depth and takes all of it or nothing. It may be
+taken without our hearing of it, so what fails in the middle says that the job may still be run.
+
+Times on the wire are in the server's clock. How far that is ahead of ours is known from the last
+answer; before there is one, and after the server was away, it is asked for.
+
 Context travels by need. Code and history repeat, so each piece of them is put beside the queue under
 its digest, and not again while we know that it is there; a worker keeps what it has seen, and
 fetches the rest. A large body is beside the queue as well, under the id of its job. What is small is
@@ -20,16 +26,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import redis
-from celery import Celery
-from kombu.exceptions import KombuError, OperationalError
 
-from sandbox import backlog, wire
-from sandbox.backlog import Backlog
+from sandbox import wire
+from sandbox.backlog import Backlog, Rights, entry
 from sandbox.errors import PoolOverloaded, PoolUnavailable
 from sandbox.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sandbox.contract import Job
     from sandbox.settings import Settings
@@ -37,9 +41,6 @@ if TYPE_CHECKING:
 SMALL = 1024  # bytes of code that are not worth a digest
 KNOWN = 10_000  # digests remembered
 FRESH_S = wire.PART_TTL_S / 2  # a piece put there longer ago is put there again
-
-AWAY = (redis.RedisError, KombuError, OperationalError, OSError)
-"""What a client library raises when the server cannot be used; becomes PoolUnavailable."""
 
 type Beside = dict[str, tuple[bytes, float]]
 """Key -> what is to be there, and for how many seconds."""
@@ -50,66 +51,83 @@ class Sender:
 
     def __init__(self, url: str, client: redis.Redis, settings: Settings) -> None:
         self._where = wire.shown(url)
-        self._settings = settings
+        self._chunk = settings.chunk
+        self._claim_bytes = settings.claim_bytes
         self._client = client
         self._ledger = Ledger(client)
         self._backlog = Backlog(client)
-        self._celery: Any = Celery("hookpool", set_as_current=False, fixups=[])
-        self._celery.conf.update(wire.celery_options(url))
-        self._ahead: float | None = None  # of the server's clock before ours, as of the last job that was sent
+        self._ahead = 0.0  # of the server's clock before ours, in seconds, as far as it is known
+        self._timed = False  # whether it is
         self._known: OrderedDict[bytes, float] = OrderedDict()  # digest -> when it was put there, monotonic
         self._lock = threading.Lock()
 
     def send(self, job: Job, ttl_s: float, limit: int) -> None:
         """Into the interactive lane. Raises PoolOverloaded, PoolUnavailable."""
-        sending = "the job was not sent"
-        try:
-            parcel, beside = self._pack(job, ttl_s)
-            depth, now = self._ledger.admit(wire.QUEUES["interactive"], beside, limit=limit)
-            if depth is not None:
-                raise PoolOverloaded(depth, limit, "HOOKPOOL_MAX_QUEUE_DEPTH")
-            sending = "sending the job failed; it may still be run, its outcome is dropped"
-            self._ahead = now - time.time()
-            self._put(parcel.digests)
-            words = parcel._replace(head=self.dated(replace(job, **_without(parcel))).encode())
-            wire.publish(self._celery, wire.TASK, list(words), "interactive", job.id)
-        except AWAY as error:
-            raise PoolUnavailable(self._where, f"{sending}: {reason(error)}") from error
+        self._ask_time()
+        parcel, beside = self._pack(job, ttl_s)
+        queue, message = wire.QUEUES["interactive"], wire.envelope(wire.TASK, parcel, "interactive", job.id)
+        self._admitted(
+            lambda: self._ledger.admit(queue, job.id, message, beside, limit=limit, ttl_s=ttl_s), limit, parcel.digests
+        )
 
     def send_batch(self, tenant: str, jobs: Sequence[tuple[Job, float]], limit: int) -> None:
         """Jobs of one tenant, each with its time to live, into the batch lane: all of them or none."""
-        sending = "the jobs were not sent"
+        self._ask_time()
+        entries: list[bytes] = []
+        digests: list[bytes] = []
+        beside: Beside = {}
+        for job, ttl_s in jobs:
+            parcel, there = self._pack(job, ttl_s)
+            entries.append(entry(job.id, parcel))
+            digests += parcel.digests
+            beside |= there
+        rights = Rights.to(len(jobs), self._chunk, jobs[0][0].id)
+        longest = max(ttl_s for _, ttl_s in jobs)
+        self._admitted(
+            lambda: self._backlog.push(tenant, entries, beside, rights, limit=limit, ttl_s=longest), limit, digests
+        )
+
+    def _admitted(self, step: Callable[[], wire.Admitted], limit: int, digests: Sequence[bytes]) -> None:
+        """Do it, and learn from the answer."""
+        began = time.time()
         try:
-            if self._ahead is None:
-                self._ahead = wire.seconds([b"%d" % part for part in self._client.time()]) - time.time()
-            entries: list[bytes] = []
-            digests: list[bytes] = []
-            beside: Beside = {}
-            for job, ttl_s in jobs:
-                parcel, there = self._pack(job, ttl_s)
-                parcel = parcel._replace(head=self.dated(replace(job, **_without(parcel))).encode())
-                entries.append(backlog.entry(job.id, parcel))
-                beside |= there
-                digests += parcel.digests
-            ttl_s = max(ttl_s for _, ttl_s in jobs)
-            refused, depth, now = self._backlog.push(tenant, entries, beside, limit=limit, ttl_s=ttl_s)
-            if refused is not None:
-                raise PoolOverloaded(refused, limit, "HOOKPOOL_MAX_QUEUE_DEPTH")
-            sending = "sending the jobs failed; they may still be run, their outcomes are dropped"
-            self._ahead = now - time.time()
-            self._put(digests)
-            for share in backlog.shares(len(jobs), self._settings.chunk, idle=depth == 0):
-                wire.publish(self._celery, wire.CHUNK_TASK, [share], "batch", jobs[0][0].id)
-        except AWAY as error:
-            raise PoolUnavailable(self._where, f"{sending}: {reason(error)}") from error
+            depth, now = step()
+        except redis.ResponseError as error:  # the server's refusal
+            raise PoolUnavailable(self._where, f"not sent: {reason(error)}") from error
+        except redis.RedisError as error:
+            self._timed = False
+            text = "sending failed; what was sent may still be run, its outcome is dropped"
+            raise PoolUnavailable(self._where, f"{text}: {reason(error)}") from error
+        self._hear_time(now, began)
+        if depth is not None:
+            raise PoolOverloaded(depth, limit, "HOOKPOOL_MAX_QUEUE_DEPTH")
+        self._put(digests)
+
+    def _ask_time(self) -> None:
+        """Where it is not known, which is also whether the server is there. Raises PoolUnavailable."""
+        if self._timed:
+            return
+        began = time.time()
+        try:
+            now = wire.seconds(self._client.time())
+        except redis.RedisError as error:
+            raise PoolUnavailable(self._where, f"not sent: {reason(error)}") from error
+        self._hear_time(now, began)
+
+    def _hear_time(self, now: float, began: float) -> None:
+        """The server said `now` in answer to a question of `began`, our clock. What we believed stays where that
+        can be; a slow answer says little.
+        """
+        least, most = now - time.time(), now - began
+        self._ahead = min(max(self._ahead, least), most) if self._timed else least
+        self._timed = True
 
     def dated(self, job: Job) -> Job:
         """The job with its times by the server's clock."""
-        ahead = self._ahead or 0.0
         return replace(
             job,
-            queued_at=job.queued_at and job.queued_at + ahead,
-            deadline=job.deadline and job.deadline + ahead,
+            queued_at=job.queued_at and job.queued_at + self._ahead,
+            deadline=job.deadline and job.deadline + self._ahead,
         )
 
     def forget(self, job: Job) -> None:
@@ -118,12 +136,9 @@ class Sender:
             for data in (job.code, *job.history):
                 self._known.pop(_digest(data), None)
 
-    def close(self) -> None:
-        self._celery.close()
-
     def _pack(self, job: Job, ttl_s: float) -> tuple[wire.Parcel, Beside]:
-        """What of the job goes where; the head is still missing."""
-        aside = job.size > self._settings.claim_bytes
+        """What of the job goes into its message, and what beside."""
+        aside = job.size > self._claim_bytes
         code = _digest(job.code) if len(job.code) >= SMALL else b""
         history = {_digest(piece): piece for piece in job.history} if aside else {}
         body = aside and len(job.body) > SMALL
@@ -134,7 +149,8 @@ class Sender:
         beside: Beside = {wire.part_key(digest): (pieces[digest], wire.PART_TTL_S) for digest in unknown}
         if body:
             beside[wire.body_key(job.id)] = (job.body, ttl_s)
-        return wire.Parcel(b"", code, body, tuple(map(_digest, job.history)) if aside else ()), beside
+        parcel = wire.Parcel(b"", code, body, tuple(map(_digest, job.history)) if aside else ())
+        return parcel._replace(head=self.dated(replace(job, **_without(parcel))).encode()), beside
 
     def _put(self, digests: Sequence[bytes]) -> None:
         """They are there: those that were not known were just put there."""

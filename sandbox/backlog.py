@@ -1,7 +1,7 @@
 """The batch lane: jobs in one list for each tenant, from which tenants take turns.
 
-Theory of operation. A dispatcher puts jobs into the list of their tenant and sends, over Celery, a
-message for each chunk of them: the right to take that many. A worker that gets one takes its
+Theory of operation. A dispatcher puts jobs into the list of their tenant and, in the same step, a
+message for each chunk of them into Celery's: the right to take that many. A worker that gets one takes its
 chunk here, one job of each tenant in turn, so two tenants' batches advance together however
 large they are and whoever came first. A message names no job: where the jobs of a lost message
 were, others come to be taken, and the dispatcher whose job is not taken sends again.
@@ -18,12 +18,13 @@ An entry is the job's id, a zero byte, and what the message of an interactive jo
 from __future__ import annotations
 
 import math
+import uuid
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sandbox import codec, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import redis
 
@@ -35,26 +36,35 @@ SPREAD = 8
 
 HOLD = "hold:"
 
-# KEYS turns, the tenant's list, key beside ... . ARGV tenant, what lists are called, limit, ttl ms,
-#      count beside, (data, ttl ms) of each, entry ... . The depth where it is too much, else -1; what it was; the time.
+# KEYS turns, the tenant's list, queue, the first of the jobs, key beside ... . ARGV tenant, what lists are called,
+#      limit, ttl ms, sending, count beside, count of messages where no job waits, and where some do,
+#      (data, ttl ms) of each key beside, message ..., message ..., entry ... .
+#      The depth where it is too much, else -1; the time.
 PUSH = """
-local beside = tonumber(ARGV[5])
-local first = 6 + 2 * beside
-local depth, now = 0, redis.call('TIME')
+local now = redis.call('TIME')
+if redis.call('HGET', KEYS[4], 'sent') == ARGV[5] then return {-1, now} end
+local idle = 9 + 2 * tonumber(ARGV[6])
+local busy = idle + tonumber(ARGV[7])
+local first = busy + tonumber(ARGV[8])
+local depth = 0
 for _, tenant in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
   depth = depth + redis.call('LLEN', ARGV[2] .. tenant)
 end
-if depth + #ARGV - first + 1 > tonumber(ARGV[3]) then return {depth, depth, now} end
-for i = 1, beside do redis.call('SET', KEYS[2 + i], ARGV[4 + 2 * i], 'PX', ARGV[5 + 2 * i]) end
+if depth + #ARGV - first + 1 > tonumber(ARGV[3]) then return {depth, now} end
+for i = 5, #KEYS do redis.call('SET', KEYS[i], ARGV[2 * i - 1], 'PX', ARGV[2 * i]) end
+redis.call('HSET', KEYS[4], 'sent', ARGV[5])
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('LREM', KEYS[1], 0, ARGV[1])
   redis.call('RPUSH', KEYS[1], ARGV[1])
 end
 for i = first, #ARGV do redis.call('RPUSH', KEYS[2], ARGV[i]) end
-for i = 1, 2 do
-  if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[4]) then redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
+for _, key in ipairs({KEYS[1], KEYS[2], KEYS[4]}) do
+  if redis.call('PTTL', key) < tonumber(ARGV[4]) then redis.call('PEXPIRE', key, ARGV[4]) end
 end
-return {-1, depth, now}
+local from, to = idle, busy - 1
+if depth > 0 then from, to = busy, first - 1 end
+for i = from, to do redis.call('LPUSH', KEYS[3], ARGV[i]) end
+return {-1, now}
 """
 
 # KEYS turns. ARGV what lists, jobs and leases are called, count, holder, lease ms, ttl ms, most to look at.
@@ -111,12 +121,15 @@ class Taken(NamedTuple):
     message: bytes
 
 
-class Pushed(NamedTuple):
-    """Whether the lane took the jobs."""
+class Rights(NamedTuple):
+    """The messages that go with jobs: those for a lane where none waited, and those for one where some did."""
 
-    refused: int | None  # its depth where it is too deep, else None
-    depth: int  # before they came
-    now: float  # Unix seconds, the server's clock
+    idle: Sequence[bytes]
+    busy: Sequence[bytes]
+
+    @classmethod
+    def to(cls, jobs: int, chunk: int, name: str) -> Rights:
+        return cls(*(messages(shares(jobs, chunk, idle=idle), name) for idle in (True, False)))
 
 
 class Backlog:
@@ -124,24 +137,28 @@ class Backlog:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._push, self._take, self._give_back = (wire.script(client, text) for text in (PUSH, TAKE, GIVE_BACK))
+        self._take, self._give_back = (wire.script(client, text) for text in (TAKE, GIVE_BACK))
+        self._push = client.register_script(PUSH)  # as sandbox.ledger's ADMIT
 
     def push(
         self,
         tenant: str,
         entries: Sequence[bytes],
         beside: Mapping[str, tuple[bytes, float]],
+        rights: Rights,
         *,
         limit: int,
         ttl_s: float,
-    ) -> Pushed:
-        """All of `entries`, and what travels beside them with its time to live; or none, above `limit`."""
+    ) -> wire.Admitted:
+        """All of `entries` with the rights to them, and what travels beside them with its time to live; or nothing,
+        above `limit`.
+        """
+        first = _text(entries[0].partition(b"\0")[0])
+        keys = [wire.TURNS, wire.backlog_key(tenant), wire.QUEUES["batch"], wire.job_key(first), *beside]
         words = [word for data, ttl in beside.values() for word in (data, wire.ms(ttl))]
-        refused, depth, now = self._push(
-            [wire.TURNS, wire.backlog_key(tenant), *beside],
-            [tenant, wire.backlog_key(""), limit, wire.ms(ttl_s), len(beside), *words, *entries],
-        )
-        return Pushed(None if refused < 0 else int(refused), int(depth), wire.seconds(now))
+        counts = (len(beside), len(rights.idle), len(rights.busy))
+        fixed = (tenant, wire.backlog_key(""), limit, wire.ms(ttl_s), uuid.uuid4().hex, *counts)
+        return wire.Admitted.of(self._push(keys, [*fixed, *words, *rights.idle, *rights.busy, *entries]))
 
     def take(self, count: int, holder: str, *, lease_s: float) -> list[Taken]:
         """Up to `count` jobs, held by `holder` from now on."""
@@ -153,6 +170,11 @@ class Backlog:
         """Those `holder` still holds, to where they were; how many."""
         words = [word for job in reversed(jobs) for word in job]
         return int(self._give_back([wire.TURNS], [*_NAMES, HOLD + holder, wire.ms(wire.HELD_TTL_S), *words]))
+
+    def offer(self, messages: Sequence[bytes]) -> None:
+        """Rights to jobs that are there already."""
+        if messages:
+            self._client.lpush(wire.QUEUES["batch"], *messages)
 
     def depths(self) -> dict[str, int]:
         """How many jobs of each tenant wait."""
@@ -168,6 +190,11 @@ _NAMES = (wire.backlog_key(""), wire.job_key(""), wire.lease_key(""))
 
 def entry(job_id: str, parcel: wire.Parcel) -> bytes:
     return job_id.encode() + b"\0" + codec.pack(list(parcel))
+
+
+def messages(sizes: Iterable[int], name: str) -> list[bytes]:
+    """A message for each number of jobs."""
+    return [wire.envelope(wire.CHUNK_TASK, [size], "batch", name) for size in sizes]
 
 
 def shares(jobs: int, chunk: int, *, idle: bool) -> list[int]:

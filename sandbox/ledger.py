@@ -3,14 +3,15 @@
 Theory of operation. A Celery message is only a hint that a job exists; it may be lost (a worker
 that dies between taking it and running it), and it may come twice. Truth is in two keys per job.
 
-    job    a hash: `takes`, how often it was taken from the batch lane; `starts`, how often a run
-           began; `state`, set once: 'done' or 'cancelled'
+    job    a hash: `sent`, the name of its last sending; `takes`, how often it was taken from the batch
+           lane; `starts`, how often a run began; `state`, set once: 'done' or 'cancelled'
     lease  the token of the run that is going on; the worker renews it, its death lets it expire.
            With `hold:` before it, of a run to come: the job is in a worker's chunk (sandbox.backlog)
 
 Every step is one atomic script, and may be repeated when its answer was lost. A server
 that is full refuses it as a whole (`wire.script`).
 
+    admit     dispatcher  its message into the queue, and what travels beside; or none of it
     claim     worker      before a run: is there anything to run, and may it be started (again)?
     renew     worker      while it runs; also writes the job down again in a server that lost its data
     finish    worker      the outcome into the inbox, once, and the lease gone
@@ -33,6 +34,7 @@ either, would need more.
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from sandbox import wire
@@ -54,13 +56,6 @@ class Claim(NamedTuple):
 
     verdict: Claimed
     starts: int  # how often its job was started, this run included
-    now: float  # Unix seconds, the server's clock
-
-
-class Admitted(NamedTuple):
-    """Whether a queue took a job. `depth` is its length where it is too long, else None."""
-
-    depth: int | None
     now: float  # Unix seconds, the server's clock
 
 
@@ -141,11 +136,17 @@ if leased == 1 then redis.call('PUBLISH', ARGV[2], ARGV[3]) end
 return {'cancelled', starts, leased}
 """
 
-# KEYS queue, key beside ... . ARGV limit, (data, ttl ms) of each. The depth when it is at the limit, else -1; the time.
+# KEYS queue, job, key beside ... . ARGV limit, sending, ttl ms, message, (data, ttl ms) of each key.
+#      The depth when it is at the limit, else -1; the time.
 ADMIT = """
-local depth, now = redis.call('LLEN', KEYS[1]), redis.call('TIME')
+local now = redis.call('TIME')
+if redis.call('HGET', KEYS[2], 'sent') == ARGV[2] then return {-1, now} end
+local depth = redis.call('LLEN', KEYS[1])
 if depth >= tonumber(ARGV[1]) then return {depth, now} end
-for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[2 * i - 2], 'PX', ARGV[2 * i - 1]) end
+for i = 3, #KEYS do redis.call('SET', KEYS[i], ARGV[2 * i - 1], 'PX', ARGV[2 * i]) end
+redis.call('HSET', KEYS[2], 'sent', ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+redis.call('LPUSH', KEYS[1], ARGV[4])
 return {-1, now}
 """
 
@@ -165,16 +166,28 @@ class Ledger:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._claim, self._renew, self._finish, self._abandon, self._admit, self._announce = (
-            wire.script(client, text) for text in (CLAIM, RENEW, FINISH, ABANDON, ADMIT, ANNOUNCE)
+        self._claim, self._renew, self._finish, self._abandon, self._announce = (
+            wire.script(client, text) for text in (CLAIM, RENEW, FINISH, ABANDON, ANNOUNCE)
         )
+        self._admit = client.register_script(ADMIT)  # refused before it did anything, and not where it is repeated
         self._release, self._ready = client.register_script(RELEASE), client.register_script(READY)  # take no memory
 
-    def admit(self, queue: str, beside: Mapping[str, tuple[bytes, float]], *, limit: int) -> Admitted:
-        """Put what travels beside the queue there, each with its time to live, unless that is `limit` deep."""
-        words = [word for data, ttl_s in beside.values() for word in (data, wire.ms(ttl_s))]
-        depth, now = self._admit([queue, *beside], [limit, *words])
-        return Admitted(None if depth < 0 else int(depth), wire.seconds(now))
+    def admit(
+        self,
+        queue: str,
+        job_id: str,
+        message: bytes,
+        beside: Mapping[str, tuple[bytes, float]] = {},  # it is read
+        *,
+        limit: int,
+        ttl_s: float,
+    ) -> wire.Admitted:
+        """Put `message` into the queue, and beside it what travels there, each with its time to live; nothing where
+        the queue is `limit` deep.
+        """
+        words = [word for data, ttl in beside.values() for word in (data, wire.ms(ttl))]
+        keys = [queue, wire.job_key(job_id), *beside]
+        return wire.Admitted.of(self._admit(keys, [limit, uuid.uuid4().hex, wire.ms(ttl_s), message, *words]))
 
     def claim(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, once: bool, most: int) -> Claim:
         """What to do with a message that came; 'run' means that it is this run's now. `once`: it may start only

@@ -1,10 +1,10 @@
-"""What both ends of the queue must agree on: names, addresses, frames, Celery's options.
+"""What both ends of the queue must agree on: names, addresses, messages, frames.
 
 The carrier is Redis (or Valkey), used in two ways. Celery moves messages through the list of their
 lane, `QUEUES`: one for each interactive job, one for each chunk of batch jobs. Everything else is
 keys of our own, all under `hookpool:` and all but the registry of workers with a time to live:
 
-    hookpool:job:ID         what became of a job: takes, starts, state  (sandbox.ledger)
+    hookpool:job:ID         what became of a job: sent, takes, starts, state  (sandbox.ledger)
     hookpool:lease:ID       the worker that runs it, as long as it says so
     hookpool:body:ID        the claim check of a large Job.body
     hookpool:part:SHA256    code, or a piece of history: the same for many jobs
@@ -17,22 +17,26 @@ keys of our own, all under `hookpool:` and all but the registry of workers with 
     hookpool:dead           jobs that no worker survived                (sandbox.dead)
     hookpool:cancel         a channel: ids of running jobs nobody waits for any more
 
-A message's arguments are those of a `Parcel`: an encoded Job, and what of it is beside the queue. A
-worker that lacks something of a parcel says so (a frame of kind `lack`) and does not start the job.
+A message is one of Celery's, which a worker reads with Celery; a sender writes it itself (`envelope`),
+so that it goes into the list with everything that belongs to it, in one step. Its arguments are those
+of a `Parcel`: an encoded Job, and what of it is beside the queue. A worker that lacks something of a
+parcel says so (a frame of kind `lack`) and does not start the job.
 Nothing on this wire is pickled, and only the job's id is ever in a header.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import uuid
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
-from kombu.entity import Exchange, Queue
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from sandbox import broker, codec
+from sandbox import codec
 from sandbox.contract import CONTEXT_BYTES
 from sandbox.errors import ProtocolError, SettingsError
 
@@ -61,10 +65,12 @@ PART_TTL_S = 3600  # of a piece of history, or code, after it was last put there
 HELD_TTL_S = 3600  # of the backlog of a worker's chunk, at least
 SLACK_S = 300  # a job's keys outlive its deadline by this
 
-PUBLISH = {"max_retries": 2, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.2}
+KOMBU = "hookpool"
+"""The scheme that kombu knows our transport by (`worker.broker`)."""
 
 SCHEMES = ("redis", "rediss", "unix", "redis+socket")
-FRAME_BYTES = CONTEXT_BYTES + 64 * 1024
+FRAME_BYTES = ENVELOPE_BYTES = CONTEXT_BYTES + 64 * 1024
+CONTENT_TYPE = "application/x-msgpack"
 
 FRAME, ANSWER, ERRAND = "frame", "answer", "errand"
 """What is in a mailbox (`sandbox.mailbox`): frames in an inbox; answers and errands where a call waits."""
@@ -107,10 +113,22 @@ def ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def seconds(time: Sequence[bytes]) -> float:
+def seconds(time: Sequence[bytes | int]) -> float:
     """What TIME says, as Unix seconds."""
     whole, micro = time
     return int(whole) + int(micro) / 1e6
+
+
+class Admitted(NamedTuple):
+    """What a lane says to what was sent to it. `depth` is its own where it is too deep, else None."""
+
+    depth: int | None
+    now: float  # Unix seconds, the server's clock
+
+    @classmethod
+    def of(cls, answer: tuple[int, Sequence[bytes | int]]) -> Admitted:
+        depth, now = answer
+        return cls(None if depth < 0 else depth, seconds(now))
 
 
 class Parcel(NamedTuple):
@@ -134,6 +152,47 @@ class Parcel(NamedTuple):
             ):
                 return cls(head, code, body, tuple(cast("list[bytes]", history)))
         raise ProtocolError("job: the arguments of its message have another shape")
+
+
+def envelope(task: str, arguments: Sequence[object], lane: Lane, name: str) -> bytes:
+    """A message to Celery's consumers: an entry of the list of `lane`. Its headers hold `name` and nothing of
+    its arguments.
+    """
+    message = {
+        "body": base64.b64encode(codec.pack([arguments, {}, {}])).decode(),
+        "content-encoding": "binary",
+        "content-type": CONTENT_TYPE,
+        "headers": {"task": task, "id": name},
+        "properties": {
+            "body_encoding": "base64",
+            "delivery_tag": uuid.uuid4().hex,  # no two that a consumer has may share it
+            "delivery_info": {"exchange": "", "routing_key": QUEUES[lane]},
+        },
+    }
+    return json.dumps(message).encode()
+
+
+class Message(NamedTuple):
+    """What an envelope is for."""
+
+    task: str
+    arguments: list[Any]
+
+    @classmethod
+    def of(cls, entry: bytes) -> Message:
+        """Raises ProtocolError for what is no message of Celery's in msgpack."""
+        try:
+            match json.loads(entry):
+                case {"body": str(body), "content-type": kind, "headers": {"task": str(task)}} if kind == CONTENT_TYPE:
+                    data = base64.b64decode(body, validate=True)
+                case _:
+                    raise ProtocolError("queue: an entry that is no message of ours")
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"queue: an entry that is no message: {error}") from error
+        match codec.unpack(data, ENVELOPE_BYTES):
+            case [list(arguments), *_]:
+                return cls(task, arguments)
+        raise ProtocolError("queue: a message without arguments")
 
 
 NO_CODE = bytes(32)
@@ -176,7 +235,7 @@ def connect(url: str, **options: Any) -> redis.Redis:  # redis-py's own
     """
     retry = Retry(ConstantBackoff(0.05), 1)  # once: a connection that went stale; more would hide an outage
     return redis.Redis.from_url(
-        _parts(url).client,
+        addresses(url).client,
         socket_timeout=SOCKET_S,
         socket_connect_timeout=CONNECT_S,
         retry=retry,
@@ -186,66 +245,13 @@ def connect(url: str, **options: Any) -> redis.Redis:  # redis-py's own
 
 WHOLE = "#!lua\n"
 """Before a script, this makes a server whose memory is full refuse it as a whole. Without, it would be
-refused at its first write that takes memory, and what comes before that would be done."""
+refused at its first write that takes memory, and what comes before that would be done; where nothing
+does, that is as good, and a repetition that has nothing to write is not refused."""
 
 
 def script(client: redis.Redis, text: str) -> Script:
     """A script that is done wholly or not at all."""
     return client.register_script(WHOLE + text)
-
-
-def celery_options(url: str) -> dict[str, Any]:
-    """Celery's configuration, the same on both ends. Redelivery is the ledger's, so kombu's own
-    acknowledgement book (two more commands a job, an hour of visibility timeout) is off.
-    """
-    broker.install()
-    return {
-        "broker_url": _parts(url).kombu,
-        "broker_use_ssl": _parts(url).tls,
-        "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,
-        "broker_transport_options": {
-            "ack_emulation": False,
-            "priority_steps": [0],
-            "queue_order_strategy": "priority",
-            "socket_timeout": SOCKET_S,
-            "socket_connect_timeout": CONNECT_S,
-            "socket_keepalive": True,
-        },
-        "task_queues": [_queue(name) for name in QUEUES.values()],
-        "task_create_missing_queues": False,
-        "task_default_queue": QUEUES["interactive"],
-        "task_serializer": "msgpack",
-        "accept_content": ["msgpack"],
-        "task_ignore_result": True,
-        "result_backend": None,
-        "task_acks_late": True,
-        "task_send_sent_event": False,
-        "worker_send_task_events": False,
-        "worker_enable_remote_control": False,
-        "worker_prefetch_multiplier": 1,
-        "worker_hijack_root_logger": False,
-    }
-
-
-def publish(app: Any, task: str, arguments: list[Any], lane: Lane, name: str) -> None:
-    """Send a message. Its headers hold `name` and nothing of its arguments. Raises what kombu and redis-py raise."""
-    app.send_task(
-        task,
-        args=arguments,
-        task_id=name,
-        queue=QUEUES[lane],
-        argsrepr=name,
-        kwargsrepr="",
-        ignore_result=True,
-        retry=True,
-        retry_policy=PUBLISH,
-    )
-
-
-def _queue(name: str) -> Queue:
-    """Through the nameless exchange, which costs no look-up of bindings."""
-    return Queue(name, Exchange(""), routing_key=name)  # type: ignore[no-untyped-call]
 
 
 def shown(url: str) -> str:
@@ -254,13 +260,13 @@ def shown(url: str) -> str:
     return _spell(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, {})
 
 
-class _Parts(NamedTuple):
+class Addresses(NamedTuple):
     client: str  # as redis-py spells it
     kombu: str  # as kombu does
     tls: dict[str, Any] | None
 
 
-def _parts(url: str) -> _Parts:
+def addresses(url: str) -> Addresses:
     """The one place that knows how the two libraries spell an address.
 
     A Unix socket is `unix:///path?db=1` to redis-py and `SCHEME+socket:///path?virtual_host=1` to
@@ -278,11 +284,11 @@ def _parts(url: str) -> _Parts:
                 "ssl_cert_reqs": "required",
                 **{name: query.pop(name) for name in [*query] if name.startswith("ssl_")},
             }
-        return _Parts(url, _spell(broker.SCHEME, parts.netloc, parts.path, query), tls)
+        return Addresses(url, _spell(KOMBU, parts.netloc, parts.path, query), tls)
     database = query.pop("virtual_host", query.pop("db", "0"))
-    return _Parts(
+    return Addresses(
         _spell("unix", parts.netloc, parts.path, {**query, "db": database}),
-        _spell(f"{broker.SCHEME}+socket", parts.netloc, parts.path, {**query, "virtual_host": database}),
+        _spell(f"{KOMBU}+socket", parts.netloc, parts.path, {**query, "virtual_host": database}),
         None,
     )
 

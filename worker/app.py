@@ -33,7 +33,8 @@ from sandbox.errors import ProtocolError
 from sandbox.ledger import WORKER_TTL_S, Ledger
 from sandbox.mailbox import Entry, post
 from sandbox.outlet.host import Http
-from worker.chunk import Chunks, Next, hold_token
+from worker.broker import celery_options
+from worker.chunk import Chunks, hold_token
 from worker.execute import Sandboxes, addressee, execute, read
 from worker.host import host_for
 from worker.logs import about
@@ -321,9 +322,9 @@ class Worker:
 
 
 def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
-    """The application with its two tasks, and a way to the next interactive message (`hookpool_next`)."""
+    """The application with its two tasks."""
     app = Celery("hookpool", set_as_current=False, fixups=[])
-    app.conf.update(wire.celery_options(url))
+    app.conf.update(celery_options(url))
 
     @app.task(name=wire.TASK, typing=False)  # type: ignore[untyped-decorator]
     def invoke(*words: object, **_: object) -> None:
@@ -331,9 +332,8 @@ def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
 
     @app.task(name=wire.CHUNK_TASK, typing=False)  # type: ignore[untyped-decorator]
     def chunk(count: object = None, *_: object, **__: object) -> None:
-        worker.chunks.run(count, app)
+        worker.chunks.run(count)
 
-    app.hookpool_next = Next(app)
     return app
 
 

@@ -21,13 +21,12 @@ import time
 import uuid
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import redis
-from kombu.exceptions import KombuError
 
 from sandbox import codec, wire
-from sandbox.backlog import HOLD, Backlog, shares
+from sandbox.backlog import HOLD, Backlog, messages, shares
 from sandbox.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ class Chunks:
         invoke: Callable[[Sequence[object], str], int],
         leaving: Callable[[], bool],
     ) -> None:
+        self._client = client
         self._backlog = Backlog(client)
         self._name = name
         self._lease_s = lease_s
@@ -71,7 +71,7 @@ class Chunks:
         self._open: dict[str, Chunk] = {}
         self._lock = threading.Lock()
 
-    def run(self, count: object, app: Any) -> None:  # celery has no types
+    def run(self, count: object) -> None:
         """One message. Raises only what redis-py raises before anything was taken."""
         if type(count) is not int or not 0 < count <= MOST:
             log.error("dropped a message of the batch lane that is for %.40r jobs", count)
@@ -84,56 +84,43 @@ class Chunks:
         try:
             while chunk.rest and time.monotonic() < until and not self._leaving():
                 waiting = self._invoke(_words(chunk.rest.popleft()), token)
-                while waiting and not self._leaving() and (first := app.hookpool_next()) is not None:
+                while waiting and not self._leaving() and (first := self._next()) is not None:
                     self._invoke(first, "")
         finally:
             with self._lock:
                 del self._open[token]
             if chunk.rest:
-                self._give_back(chunk, app)
+                self._give_back(chunk)
 
     def held(self) -> list[tuple[str, str]]:
         """Token and id of each job that was taken and not started."""
         with self._lock:
             return [(chunk.token, job.job_id) for chunk in self._open.values() for job in tuple(chunk.rest)]
 
-    def _give_back(self, chunk: Chunk, app: Any) -> None:
+    def _next(self) -> Sequence[object] | None:
+        """The words of the oldest interactive message, taken out of Celery's hands; None when there is none, or the
+        server is away. Of one that cannot be read there are none, and it is dropped, as Celery drops it.
+        """
+        try:
+            entry = cast("bytes | None", self._client.rpop(wire.QUEUES["interactive"]))
+            if entry is None:
+                return None
+            task, words = wire.Message.of(entry)
+        except redis.RedisError as error:
+            log.warning("no look at the interactive lane: %s", error)
+            return None
+        except ProtocolError as problem:
+            log.error("dropped an entry of the queue: %s", problem)
+            return ()
+        return words if task == wire.TASK else ()
+
+    def _give_back(self, chunk: Chunk) -> None:
         """Whoever fails here leaves jobs whose leases end, and that are sent again then."""
         try:
             back = self._backlog.give_back(chunk.rest, chunk.token)
-            for share in shares(back, MOST, idle=True):
-                wire.publish(app, wire.CHUNK_TASK, [share], "batch", chunk.token)
-        except (redis.RedisError, KombuError, OSError) as error:
+            self._backlog.offer(messages(shares(back, MOST, idle=True), chunk.token))
+        except redis.RedisError as error:
             log.warning("%d jobs of a chunk could not be handed back: %s", len(chunk.rest), error)
-
-
-class Next:
-    """Takes the oldest interactive message out of Celery's hands. Threads take turns."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._queue: Any = None
-        self._lock = threading.Lock()
-
-    def __call__(self) -> Sequence[object] | None:
-        """Its arguments; None when there is none, or none that can be read, or the server is away."""
-        try:
-            with self._lock:
-                if self._queue is None:
-                    (queue,) = [q for q in self._app.amqp.queues.values() if q.name == wire.QUEUES["interactive"]]
-                    self._queue = queue.bind(self._app.connection_for_read().default_channel)
-                message = self._queue.get(no_ack=True, accept=["msgpack"])
-            if message is None:
-                return None
-            arguments, *_ = message.payload
-            return arguments if message.headers.get("task") == wire.TASK else ()
-        except (redis.RedisError, KombuError, OSError) as error:
-            log.warning("no look at the interactive lane: %s", error)
-            self._queue = None
-            return None
-        except Exception as error:  # a message of another shape: dropped, as Celery drops it
-            log.error("dropped a message that cannot be read: %s: %.200s", type(error).__name__, error)
-            return ()
 
 
 def hold_token(token: str) -> str:

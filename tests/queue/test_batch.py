@@ -14,7 +14,7 @@ import redis
 from dispatcher.celery_transport import CeleryTransport
 from dispatcher.embedded import Embedded
 from sandbox import wire
-from sandbox.backlog import LOOKED_AT, Backlog, entry, shares
+from sandbox.backlog import LOOKED_AT, Backlog, Rights, entry, messages, shares
 from sandbox.contract import Job, Outcome, Status
 from sandbox.dead import letters
 from sandbox.errors import PoolOverloaded
@@ -29,6 +29,7 @@ from worker.chunk import CHUNK_S
 type Start = Callable[..., Crew]
 
 FEW = 30
+RIGHTS, NO_RIGHTS = Rights.to(1, 50, "x"), Rights((), ())
 
 
 def batch_job(body: str, **given: object) -> Job:
@@ -152,8 +153,8 @@ def test_a_chunk_of_long_jobs_does_not_wait_for_one_worker(fragile: Start, tmp_p
         backlog = Backlog(client)
         bodies = [f"sleep {CHUNK_S + 0.1}"] + [f"count {ran}; wait {gate}"] * 5
         jobs = [batch_job(body, inbox=wire.inbox_key("x")) for body in bodies]
-        backlog.push("", [entry(job.id, wire.Parcel(job.encode())) for job in jobs], {}, limit=99, ttl_s=60)
-        wire.publish(pool.transport._sender._celery, wire.CHUNK_TASK, [6], "batch", "x")
+        one = Rights(messages([6], "x"), ())
+        backlog.push("", [entry(job.id, wire.Parcel(job.encode())) for job in jobs], {}, one, limit=99, ttl_s=60)
         until(lambda: len({*lines(ran)}) == 2, 20)
         gate.touch()
         until(lambda: len(lines(ran)) == 5)
@@ -211,7 +212,8 @@ def test_a_flood_leaves_nothing_in_the_server(server: str, empty: redis.Redis) -
 def test_a_taken_job_is_held_for_its_taker_alone(empty: redis.Redis) -> None:
     backlog, ledger = Backlog(empty), Ledger(empty)
     times = {"lease_s": 5, "ttl_s": 60, "once": True, "most": 3}
-    backlog.push("t", [entry("one", wire.Parcel(b"1")), entry("two", wire.Parcel(b"2"))], {}, limit=9, ttl_s=60)
+    both = [entry("one", wire.Parcel(b"1")), entry("two", wire.Parcel(b"2"))]
+    backlog.push("t", both, {}, NO_RIGHTS, limit=9, ttl_s=60)
     (one,), (two,) = backlog.take(1, "me", lease_s=5), backlog.take(9, "you", lease_s=5)
     assert ledger.claim(one.job_id, "you", **times).verdict == "busy"
     assert ledger.claim(one.job_id, "me", **times)[:2] == ("run", 1)
@@ -223,10 +225,26 @@ def test_a_taken_job_is_held_for_its_taker_alone(empty: redis.Redis) -> None:
     assert all(empty.ttl(key) > 0 for key in empty.scan_iter("hookpool:*"))
 
 
+def test_a_sending_that_is_repeated_is_done_once(empty: redis.Redis) -> None:
+    """As the client repeats it, when its answer was lost; the jobs' next sending is another one."""
+    backlog = Backlog(empty)
+    ask, asked = backlog._push, []
+    backlog._push = lambda *given: asked.append(given) or ask(*given)  # type: ignore[assignment, func-returns-value]
+
+    def push() -> None:
+        assert backlog.push("t", [entry("one", wire.Parcel(b"1"))], {}, RIGHTS, limit=9, ttl_s=60).depth is None
+
+    push()
+    ask(*asked[0])
+    assert (backlog.depths(), empty.llen(wire.QUEUES["batch"])) == ({"t": 1}, 1)
+    push()
+    assert (backlog.depths(), empty.llen(wire.QUEUES["batch"])) == ({"t": 2}, 2)
+
+
 def test_many_that_nobody_waits_for_are_passed_over_a_bounded_number_at_a_time(empty: redis.Redis) -> None:
     backlog, ledger = Backlog(empty), Ledger(empty)
     entries = [entry(f"{number}", wire.Parcel(b"")) for number in range(LOOKED_AT + 1)]
-    backlog.push("t", entries, {}, limit=9999, ttl_s=60)
+    backlog.push("t", entries, {}, NO_RIGHTS, limit=9999, ttl_s=60)
     for number in range(LOOKED_AT):
         ledger.abandon(f"{number}", ttl_s=60)
     assert backlog.take(1, "me", lease_s=5) == []
@@ -238,9 +256,7 @@ def test_what_is_no_job_in_a_backlog_is_dropped_and_the_rest_is_run(pool: Embedd
         for junk in (b"", b"\xff\xfe", b"id\0\xc1", b"id2\0\x80", b"\0"):
             client.rpush(wire.backlog_key("junk"), junk)
         client.lpush(wire.TURNS, "junk", "nobody")
-        celery = pool.transport._sender._celery
-        for count in (5, 0, -1, 10**9, "many", None, True):
-            wire.publish(celery, wire.CHUNK_TASK, [count], "batch", "x")
+        Backlog(client).offer(messages([5, 0, -1, 10**9, "many", None, True], "x"))
         assert {f.result(10).status for f in send(pool.transport, ["echo"] * FEW)} == {Status.OK}
         until(lambda: not client.exists(wire.backlog_key("junk")))
 

@@ -14,16 +14,19 @@ from pathlib import Path
 import pytest
 
 from dispatcher import redis_store
-from sandbox import ledger, wire
-from tests.queue.conftest import Hire, Open, Start, until
+from dispatcher.celery_transport import CeleryTransport
+from sandbox import backlog, ledger, wire
+from sandbox.contract import Status
+from sandbox.host import Closed
+from sandbox.settings import Settings
+from tests.queue.conftest import Hire, Open, Start, a_job, until
 from tests.queue.kit import Front, Hold, Proxy, Server, Worker, exact, runs, sha
 
 QUEUE = wire.QUEUES["interactive"]
 
 STEPS = {
     "dispatcher reads the session": sha(redis_store.OPEN, ""),
-    "dispatcher asks to send": sha(ledger.ADMIT),
-    "dispatcher sends": b"LPUSH",
+    "dispatcher sends": sha(ledger.ADMIT, ""),
     "dispatcher reads its inbox": b"XDEL",
     "dispatcher merges": sha(redis_store.COMMIT),
     "worker claims": sha(ledger.CLAIM),
@@ -75,6 +78,38 @@ def test_a_connection_cut_at_any_step_changes_nothing(wired: Wired, tmp_path: Pa
     assert wire_.cuts == cuts + 1
     assert runs(ran) == 1
     assert set(wired.front.ends().values()) == {"ok"}
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+@pytest.mark.parametrize("step", [ledger.FINISH, backlog.TAKE])
+def test_a_cut_between_two_jobs_of_a_chunk_loses_none_and_repeats_none(
+    wired: Wired, tmp_path: Path, step: str, delivered: bool
+) -> None:
+    """Nor where none may start twice: the word that says how one job ended claims the next."""
+    wire_, ran = wired.wires["worker"], tmp_path / "ran"
+    cuts = wire_.cuts
+    with CeleryTransport(wired.wires["dispatcher"].url, Settings(lease_s=1)) as transport:
+        wire_.cut_at(sha(step), delivered=delivered)
+        jobs = [a_job(f"count {ran}", lane="batch", retry="at_most_once") for _ in range(30)]
+        futures = transport.submit_all([(job, Closed()) for job in jobs])
+        assert {future.result(15).status for future in futures} == {Status.OK}
+    assert wire_.cuts == cuts + 1
+    assert runs(ran) == 30
+
+
+def test_a_sending_that_landed_is_not_refused_for_what_came_after_it(wired: Wired, tmp_path: Path) -> None:
+    """Its answer is lost, and by the time it is repeated the server's memory is full."""
+    wire_, client = wired.wires["dispatcher"], wired.server.client
+    cuts = wire_.cuts
+    wire_.cut_at(STEPS["dispatcher sends"], delivered=True, then=lambda: client.config_set("maxmemory", 1))
+    with CeleryTransport(wire_.url, Settings(lease_s=1)) as transport:
+        try:
+            future = transport.submit(a_job(f"count {tmp_path / 'ran'}"), Closed())
+        finally:
+            client.config_set("maxmemory", 0)
+        assert future.result(10).status is Status.OK
+    assert wire_.cuts == cuts + 1
+    assert runs(tmp_path / "ran") == 1
 
 
 @pytest.mark.parametrize("whose", ["worker", "dispatcher"])

@@ -69,7 +69,7 @@ def test_a_job_is_not_started_for_ever(ledger: Ledger, job: str) -> None:
 
 def test_an_outcome_is_delivered_once(ledger: Ledger, client: redis.Redis, job: str) -> None:
     inbox = wire.inbox_key(job)
-    ledger.admit("q", {wire.body_key(job): (b"body", 60)}, limit=1)
+    ledger.admit(f"queue-{job}", job, b"message", {wire.body_key(job): (b"body", 60)}, limit=1, ttl_s=60)
     ledger.claim(job, "me", once=False, most=MAX_STARTS, **TIMES)
     assert ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
     assert not ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
@@ -113,11 +113,24 @@ def test_a_full_queue_admits_nothing(ledger: Ledger, client: redis.Redis, job: s
     queue = f"queue-{job}"
     client.lpush(queue, "1", "2")
     beside = {wire.body_key(job): (b"body", 60)}
-    assert ledger.admit(queue, beside, limit=2).depth == 2
-    assert client.get(wire.body_key(job)) is None
-    assert ledger.admit(queue, beside, limit=3).depth is None
+    assert ledger.admit(queue, job, b"message", beside, limit=2, ttl_s=60).depth == 2
+    assert not client.exists(wire.body_key(job), wire.job_key(job))
+    assert ledger.admit(queue, job, b"message", beside, limit=3, ttl_s=60).depth is None
+    assert client.lindex(queue, 0) == b"message"
     assert client.get(wire.body_key(job)) == b"body"
+    assert client.pttl(wire.job_key(job)) > 0
     assert client.pttl(wire.body_key(job)) > 0
+
+
+def test_a_sending_that_is_repeated_is_done_once(ledger: Ledger, client: redis.Redis, job: str) -> None:
+    """As the client repeats it, when its answer was lost; the job's next sending is another one."""
+    queue, ask, asked = f"queue-{job}", ledger._admit, []
+    ledger._admit = lambda *given: asked.append(given) or ask(*given)  # type: ignore[assignment, func-returns-value]
+    assert ledger.admit(queue, job, b"message", limit=1, ttl_s=60).depth is None
+    assert ask(*asked[0])[0] == -1  # and not that the queue is full, of this very message
+    assert client.llen(queue) == 1
+    assert ledger.admit(queue, job, b"message", limit=2, ttl_s=60).depth is None
+    assert client.llen(queue) == 2
 
 
 def test_workers_count_while_they_give_signs_of_life(ledger: Ledger, client: redis.Redis) -> None:
@@ -135,6 +148,6 @@ def test_workers_count_while_they_give_signs_of_life(ledger: Ledger, client: red
 def test_what_is_claimed_or_admitted_says_the_time_of_the_server(ledger: Ledger, client: redis.Redis, job: str) -> None:
     seconds, microseconds = client.time()
     before = seconds + microseconds / 1e6
-    admitted = ledger.admit(f"queue-{job}", {}, limit=1).now
+    admitted = ledger.admit(f"queue-{job}", job, b"", limit=1, ttl_s=60).now
     claimed = ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES).now
     assert before <= admitted <= claimed <= before + 5

@@ -165,9 +165,9 @@ def test_jobs_are_counted_by_hook_and_status_and_what_they_waited_and_ran(watche
 
 
 def test_a_message_of_nobody_is_counted_too(watched: Watched) -> None:
-    with CeleryTransport(watched.server.url, Settings()) as transport:
-        transport._sender._celery.send_task(wire.TASK, args=[b"\xc1", False], queue=wire.QUEUES["interactive"])
-        until(lambda: watched.numbers().get(("hookpool_deliveries_total", "refused")) == 1)
+    message = wire.envelope(wire.TASK, [b"\xc1", False], "interactive", "x")
+    watched.server.client.lpush(wire.QUEUES["interactive"], message)
+    until(lambda: watched.numbers().get(("hookpool_deliveries_total", "refused")) == 1)
 
 
 def test_a_killed_fork_server_is_a_restart_and_the_worker_stays_ready(watched: Watched) -> None:

@@ -22,6 +22,7 @@ from sandbox.mailbox import Mailbox
 from sandbox.settings import Settings
 from tests.queue.conftest import a_job, running_server, until
 from tests.queue.kit import runs
+from worker.broker import celery_options
 
 
 def nothing_runs(pool: Embedded) -> None:
@@ -95,7 +96,7 @@ def test_the_message_shows_no_arguments_and_is_not_pickled(server: str) -> None:
         transport.submit(job, Closed())
         message = json.loads(client.lindex(wire.QUEUES["interactive"], 0))
     assert message["content-type"] == "application/x-msgpack"
-    assert message["headers"]["argsrepr"] == job.id
+    assert message["headers"] == {"task": wire.TASK, "id": job.id}
     assert "secret" not in json.dumps({**message, "body": ""})
 
 
@@ -227,7 +228,7 @@ def test_a_poisoned_queue_kills_no_worker(pool: Embedded) -> None:
 
     queue = wire.QUEUES["interactive"]
     sender = Celery("sender", set_as_current=False)
-    sender.conf.update(wire.celery_options(pool.url))
+    sender.conf.update(celery_options(pool.url) | {"task_serializer": "msgpack"})
     inbox = wire.inbox_key("poison")
     with redis.Redis.from_url(pool.url) as client:
         for _ in range(3):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import redis
+from celery import Celery
+from celery.worker.request import Request
 
 from sandbox import codec, wire
 from sandbox.errors import ProtocolError, SettingsError
+from worker.broker import celery_options
 
 
 @pytest.mark.parametrize(
@@ -19,19 +25,19 @@ from sandbox.errors import ProtocolError, SettingsError
     ],
 )
 def test_an_address_is_spelled_for_both_libraries(url: str, client: str, kombu: str) -> None:
-    parts = wire._parts(url)
+    parts = wire.addresses(url)
     assert (parts.client, parts.kombu) == (client, kombu)
 
 
 def test_tls_checks_certificates_unless_told_otherwise() -> None:
-    assert wire.celery_options("rediss://h/0")["broker_use_ssl"] == {"ssl_cert_reqs": "required"}
-    asked = wire.celery_options("rediss://h/0?ssl_cert_reqs=none&ssl_ca_certs=/ca.pem")["broker_use_ssl"]
+    assert celery_options("rediss://h/0")["broker_use_ssl"] == {"ssl_cert_reqs": "required"}
+    asked = celery_options("rediss://h/0?ssl_cert_reqs=none&ssl_ca_certs=/ca.pem")["broker_use_ssl"]
     assert asked == {"ssl_cert_reqs": "none", "ssl_ca_certs": "/ca.pem"}
-    assert wire.celery_options("redis://h/0")["broker_use_ssl"] is None
+    assert celery_options("redis://h/0")["broker_use_ssl"] is None
 
 
 def test_pickle_is_never_accepted_and_results_and_events_are_off() -> None:
-    options = wire.celery_options("redis://h/0")
+    options = celery_options("redis://h/0")
     assert options["accept_content"] == ["msgpack"]
     assert options["result_backend"] is None
     assert not options["worker_send_task_events"]
@@ -52,6 +58,64 @@ def test_a_password_is_never_shown() -> None:
 def test_a_frame_comes_back_as_it_was() -> None:
     frame = wire.Frame("call", "id", b"\x00payload", "token")
     assert wire.Frame.decode(frame.encode()) == frame
+
+
+def test_a_message_is_what_celery_itself_would_send(server: str) -> None:
+    """Each is taken by Celery's own consumer and made into its request."""
+    words, queue = list(wire.Parcel(b"\x00head", b"c" * 32, True, (b"h" * 32,))), wire.QUEUES["interactive"]
+    app = Celery("theirs", set_as_current=False, fixups=[])
+    app.conf.update(celery_options(server) | {"task_serializer": "msgpack"})
+
+    @app.task(name=wire.TASK)
+    def invoke(*words: object) -> None: ...
+
+    with app, redis.Redis.from_url(server) as client, app.connection_for_read() as connection:
+        client.delete(queue)
+        app.send_task(wire.TASK, args=words, task_id="id", queue=queue)
+        client.lpush(queue, wire.envelope(wire.TASK, words, "interactive", "id"))
+        raw = client.lindex(queue, 0)
+        bound = app.amqp.queues[queue].bind(connection.default_channel)
+        theirs, ours = (bound.get(no_ack=True, accept=["msgpack"]) for _ in range(2))
+    assert ours.payload[:2] == theirs.payload[:2] == [[b"\x00head", b"c" * 32, True, [b"h" * 32]], {}]
+    assert (ours.content_type, ours.content_encoding) == (theirs.content_type, theirs.content_encoding)
+    assert ours.delivery_info == theirs.delivery_info
+    assert ours.headers.items() <= theirs.headers.items()
+    requests = [Request(message, app=app, decoded=False, headers=message.headers) for message in (theirs, ours)]
+    said = [(r.name, r.id, r.eta, r.expires, tuple(r.time_limits)) for r in requests]
+    assert said[0] == said[1]
+    assert wire.Message.of(raw) == (wire.TASK, ours.payload[0])
+
+
+def test_no_two_messages_of_a_job_have_one_delivery_tag() -> None:
+    """A consumer counts what it has by them."""
+    tags = {
+        json.loads(wire.envelope(wire.TASK, [], "interactive", "id"))["properties"]["delivery_tag"] for _ in range(3)
+    }
+    assert len(tags) == 3
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        b'{"body": "!", "content-type": "application/x-msgpack", "headers": {"task": "t"}}',
+        b'{"body": "wA==", "content-type": "application/x-msgpack", "headers": {"task": "t"}}',
+        b'{"body": "kA==", "content-type": "application/x-msgpack", "headers": {"task": "t"}}',
+        b'{"body": "kZA=", "content-type": "application/x-python-serialize", "headers": {"task": "t"}}',
+        b'{"body": "kZA=", "content-type": "application/x-msgpack", "headers": {"task": 1}}',
+    ],
+)
+def test_other_entries_are_no_message(raw: bytes) -> None:
+    assert wire.Message.of(b'{"body": "kZA=", "content-type": "application/x-msgpack", "headers": {"task": "t"}}') == (
+        "t",
+        [],
+    )
+    with pytest.raises(ProtocolError):
+        wire.Message.of(raw)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xc1", codec.pack([]), codec.pack(["other", "id", b"", ""]), codec.pack({})])
