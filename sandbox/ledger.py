@@ -14,7 +14,8 @@ that is full refuses it as a whole (`wire.script`).
     admit     dispatcher  its message into the queue, and what travels beside; or none of it
     claim     worker      before a run: is there anything to run, and may it be started (again)?
     renew     worker      while it runs; also writes the job down again in a server that lost its data
-    finish    worker      the outcome into the inbox, once, and the lease gone
+    finish    worker      the outcome into the inbox, once, and the lease gone; with it may go the claim to
+                          the next job of a chunk, which is made unless an interactive job waits
     release   worker      the lease gone without an outcome: handed back
     look      dispatcher  how its jobs are; it publishes again what nobody runs (dispatcher.retry)
     abandon   dispatcher  nobody waits any more: never start it, and tell whoever runs it
@@ -35,7 +36,7 @@ either, would need more.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 from sandbox import wire
 
@@ -51,12 +52,38 @@ Claimed = Literal["run", "busy", "done", "cancelled", "once", "spent"]
 Renewed = Literal["ok", "done", "cancelled", "taken"]
 
 
+class Bid(NamedTuple):
+    """What a worker says who would run a job. `once`: it may start only once, whatever happens; `most`: never more
+    often, since what took that many workers down would take the next.
+    """
+
+    job_id: str
+    token: str
+    lease_s: float
+    ttl_s: float
+    once: bool
+    most: int
+
+    @property
+    def keys(self) -> list[str]:
+        return [wire.job_key(self.job_id), wire.lease_key(self.job_id)]
+
+    @property
+    def words(self) -> list[str | int]:
+        return [self.token, wire.ms(self.lease_s), wire.ms(self.ttl_s), "1" if self.once else "", self.most]
+
+
 class Claim(NamedTuple):
-    """What to do with a message that came."""
+    """What to do with a message that came; 'run' means that it is the bidder's run now."""
 
     verdict: Claimed
     starts: int  # how often its job was started, this run included
     now: float  # Unix seconds, the server's clock
+
+    @classmethod
+    def of(cls, answer: tuple[bytes, int | bytes, Sequence[bytes]]) -> Self:
+        verdict, starts, now = answer
+        return cls(cast("Claimed", verdict.decode()), int(starts), wire.seconds(now))
 
 
 class Standing(NamedTuple):
@@ -73,24 +100,30 @@ class Finished(NamedTuple):
 
     delivered: bool  # False: this job has ended before
     waiting: int
+    next: Claim | None = None  # to the next job, where that was asked for and made
 
 
-# KEYS job, lease. ARGV token, lease ms, ttl ms, '1' if it may start only once, most starts.
-CLAIM = """
-local now = redis.call('TIME')
-local holder = redis.call('GET', KEYS[2])
-if holder == ARGV[1] then return {'run', redis.call('HGET', KEYS[1], 'starts'), now} end
-local starts = tonumber(redis.call('HGET', KEYS[1], 'starts') or '0')
-local state = redis.call('HGET', KEYS[1], 'state')
-if state then return {state, starts, now} end
-if holder and holder ~= 'hold:' .. ARGV[1] then return {'busy', starts, now} end
-if starts > 0 and ARGV[4] == '1' then return {'once', starts, now} end
-if starts >= tonumber(ARGV[5]) then return {'spent', starts, now} end
-redis.call('HINCRBY', KEYS[1], 'starts', 1)
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
-return {'run', starts + 1, now}
+# Of a job, its lease: token, lease ms, ttl ms, '1' if it may start only once, most starts.
+BID = """
+local function claim(job, lease, token, lease_ms, ttl_ms, once, most)
+  local now = redis.call('TIME')
+  local holder = redis.call('GET', lease)
+  if holder == token then return {'run', redis.call('HGET', job, 'starts'), now} end
+  local starts = tonumber(redis.call('HGET', job, 'starts') or '0')
+  local state = redis.call('HGET', job, 'state')
+  if state then return {state, starts, now} end
+  if holder and holder ~= 'hold:' .. token then return {'busy', starts, now} end
+  if starts > 0 and once == '1' then return {'once', starts, now} end
+  if starts >= tonumber(most) then return {'spent', starts, now} end
+  redis.call('HINCRBY', job, 'starts', 1)
+  redis.call('PEXPIRE', job, ttl_ms)
+  redis.call('SET', lease, token, 'PX', lease_ms)
+  return {'run', starts + 1, now}
+end
 """
+
+# KEYS job, lease. ARGV as above.
+CLAIM = BID + "return claim(KEYS[1], KEYS[2], unpack(ARGV))"
 
 # KEYS job, lease. ARGV token, lease ms, ttl ms, starts.
 RENEW = """
@@ -103,8 +136,12 @@ if redis.call('HSETNX', KEYS[1], 'starts', ARGV[4]) == 1 then redis.call('PEXPIR
 return 'ok'
 """
 
-# KEYS job, lease, body, inbox, queue. ARGV token, ttl ms, frame, inbox ttl ms, the frame's kind.
-FINISH = """
+# KEYS job, lease, body, inbox, queue [, the next job, its lease].
+#      ARGV token, ttl ms, frame, inbox ttl ms, the frame's kind [, as in BID for the next job].
+#      A claim whose answer was lost is made already, whoever has come to wait meanwhile.
+FINISH = (
+    BID
+    + """
 local waiting, fresh = redis.call('LLEN', KEYS[5]), not redis.call('HGET', KEYS[1], 'state')
 if fresh then
   redis.call('HSET', KEYS[1], 'state', 'done')
@@ -114,8 +151,13 @@ if fresh then
   redis.call('UNLINK', KEYS[3])
 end
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-return {fresh and 1 or 0, waiting}
+local done = {fresh and 1 or 0, waiting}
+if KEYS[6] and (waiting == 0 or redis.call('GET', KEYS[7]) == ARGV[6]) then
+  done[3] = claim(KEYS[6], KEYS[7], unpack(ARGV, 6))
+end
+return done
 """
+)
 
 # KEYS lease. ARGV token.
 RELEASE = """
@@ -189,15 +231,9 @@ class Ledger:
         keys = [queue, wire.job_key(job_id), *beside]
         return wire.Admitted.of(self._admit(keys, [limit, uuid.uuid4().hex, wire.ms(ttl_s), message, *words]))
 
-    def claim(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, once: bool, most: int) -> Claim:
-        """What to do with a message that came; 'run' means that it is this run's now. `once`: it may start only
-        once, whatever happens; `most`: never more often, since what took that many workers down would take the next.
-        """
-        verdict, starts, now = self._claim(
-            [wire.job_key(job_id), wire.lease_key(job_id)],
-            [token, wire.ms(lease_s), wire.ms(ttl_s), "1" if once else "", most],
-        )
-        return Claim(cast("Claimed", verdict.decode()), int(starts), wire.seconds(now))
+    def claim(self, bid: Bid) -> Claim:
+        """May it be run?"""
+        return Claim.of(self._claim(bid.keys, bid.words))
 
     def renew(self, job_id: str, token: str, *, lease_s: float, ttl_s: float, starts: int) -> Renewed:
         """Keep the lease; anything but 'ok' means that this run's outcome is not wanted."""
@@ -206,12 +242,15 @@ class Ledger:
         )
         return cast("Renewed", answer.decode())
 
-    def finish(self, job_id: str, token: str, inbox: str, frame: bytes, *, ttl_s: float) -> Finished:
-        """Deliver, unless this job has ended before."""
+    def finish(
+        self, job_id: str, token: str, inbox: str, frame: bytes, *, ttl_s: float, then: Bid | None = None
+    ) -> Finished:
+        """Deliver, unless this job has ended before; and claim the next one, unless an interactive job waits."""
         names = [wire.job_key(job_id), wire.lease_key(job_id), wire.body_key(job_id)]
-        keys = [*names, inbox, wire.QUEUES["interactive"]]
-        delivered, waiting = self._finish(keys, [token, wire.ms(ttl_s), frame, wire.ms(wire.INBOX_TTL_S), wire.FRAME])
-        return Finished(bool(delivered), int(waiting))
+        keys = [*names, inbox, wire.QUEUES["interactive"], *(then.keys if then else ())]
+        words = [token, wire.ms(ttl_s), frame, wire.ms(wire.INBOX_TTL_S), wire.FRAME, *(then.words if then else ())]
+        delivered, waiting, *claim = self._finish(keys, words)
+        return Finished(bool(delivered), int(waiting), Claim.of(*claim) if claim else None)
 
     def release(self, job_id: str, token: str) -> None:
         """Hand a job back, started or held: whoever waits for it sees that nobody runs it."""

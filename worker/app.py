@@ -1,8 +1,9 @@
 """The worker: two Celery tasks, and a pulse that keeps what is running alive.
 
 Theory of operation. Celery brings messages, at most as many as there are threads, and each thread
-walks one job, or one chunk of jobs (`worker.chunk`), through `Worker.invoke`: read, fetch what is
-beside the queue and not here yet, claim, run, deliver, and only then acknowledge. Whether
+walks one job, or one chunk of jobs (`worker.chunk`), through three steps: `receive`, read it and fetch
+what is beside the queue and not here yet; `claim`; `conduct`, run and deliver. Only then the message is
+acknowledged. Whether
 a message means a run is the ledger's decision (`sandbox.ledger`), so a message that comes twice is
 nothing special. One more thread, the pulse, hears of cancelled jobs, renews the leases of running
 ones, and says that this worker is there.
@@ -18,7 +19,7 @@ import math
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from sandbox import tracing, wire
 from sandbox.contract import MIB, Outcome, Status
 from sandbox.dead import park
 from sandbox.errors import ProtocolError
-from sandbox.ledger import WORKER_TTL_S, Ledger
+from sandbox.ledger import WORKER_TTL_S, Bid, Ledger
 from sandbox.mailbox import Entry, post
 from sandbox.outlet.host import Http
 from worker.broker import celery_options
@@ -41,6 +42,7 @@ from worker.logs import about
 from worker.metrics import Tally, Uncounted, Vitals
 from worker.parts import Parts
 from worker.rates import Rates
+from worker.run import Claimed, Conducted, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -65,25 +67,6 @@ NOBODY_WAITS = "nobody waits"
 HANDED_BACK = "handed back"
 
 
-@dataclass(slots=True, eq=False)
-class Run:
-    """A job in hand. `fate` is why its outcome is not wanted; '' while it is."""
-
-    job: Job
-    token: str
-    ttl_s: float
-    renew_until: float = 0.0  # monotonic; past it a jail that hangs loses the job
-    starts: int = 0
-    fate: str = ""
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
-
-    def stop(self, fate: str) -> None:
-        """Kill the sandbox."""
-        self.fate = self.fate or fate
-        self.cancelled.set()
-
-
 class Worker:
     """Runs the jobs that messages name. Safe to use from many threads."""
 
@@ -97,7 +80,7 @@ class Worker:
         self._settings = settings
         self._ledger = Ledger(client)
         self._parts = Parts(client, settings.part_cache_mb * MIB)
-        self.chunks = Chunks(client, name, settings.lease_s, self.invoke, lambda: self._shut_at < math.inf)
+        self.chunks = Chunks(client, name, settings.lease_s, self, lambda: self._shut_at < math.inf)
         self._http = Http(settings.egress_plan)
         self._rates = Rates(client, settings.egress_plan)
         self._running: dict[str, Run] = {}  # by token
@@ -111,9 +94,15 @@ class Worker:
         self._pulse = threading.Thread(target=self._beat, name="hookpool-pulse", daemon=True)
         self._pulse.start()
 
-    def invoke(self, words: Sequence[object], token: str = "") -> int:
-        """One message, the words of a Parcel; `token` is that of the chunk it is in. How many interactive
-        jobs wait, as far as that was told. Raises only what redis-py raises before anything was run.
+    def invoke(self, words: Sequence[object]) -> None:
+        """One message, the words of a Parcel. Raises only what redis-py raises before anything was run."""
+        run = self.receive(words)
+        if run is not None:
+            self.conduct(self.claim(run))
+
+    def receive(self, words: Sequence[object], token: str = "") -> Run | None:
+        """The job in a message, with all that belongs to it; `token` is that of the chunk it is in. None where
+        there is nothing to run, and whoever sent it was told.
         """
         head = words[0] if words else None
         try:
@@ -121,29 +110,40 @@ class Worker:
             complete = self._parts.complete(job, wire.Parcel.of(words))
         except ProtocolError as problem:
             self._refuse(head, problem)
-            return 0
+            return None
         token = token or f"{self.name}/{uuid.uuid4().hex}"
         if complete is None:
             self._lack(job, token)
-            return 0
-        run = Run(complete, token, _ttl_s(job))
-        settings = self._settings
-        once = job.retry == "at_most_once"
-        verdict, run.starts, now = self._ledger.claim(
-            job.id, token, lease_s=settings.lease_s, ttl_s=run.ttl_s, once=once, most=settings.max_starts
-        )
+            return None
+        return Run(complete, token, _ttl_s(job))
+
+    def claim(self, run: Run) -> Claimed:
+        """What the ledger says to it."""
+        return Claimed(run, self._ledger.claim(self._bid(run)))
+
+    def _bid(self, run: Run) -> Bid:
+        settings, once = self._settings, run.job.retry == "at_most_once"
+        return Bid(run.job.id, run.token, settings.lease_s, run.ttl_s, once, settings.max_starts)
+
+    def conduct(self, claimed: Claimed, following: Callable[[], Run | None] = lambda: None) -> Conducted:
+        """Run it if the claim says so, and deliver its outcome. `following` is asked then for a run to be claimed with
+        the same word to the server. Raises nothing.
+        """
+        run, (verdict, starts, now) = claimed
+        job, run.starts = run.job, starts
         self._tally.delivery(verdict)
         if verdict == "run":
             outcome = self._run(run, now)
         elif verdict in NOT_RUN:
             outcome = Outcome(job.id, Status.LOST, NOT_RUN[verdict].format(starts=run.starts))
             if verdict == "spent":
-                self._persist(lambda: park(self._client, complete, outcome.detail, keep=settings.dead_letters), job)
+                keep = self._settings.dead_letters
+                self._persist(lambda: park(self._client, job, outcome.detail, keep=keep), job)
         else:
             log.info("skipped: %s", verdict, extra=about(job, verdict=verdict))
-            return 0
+            return Conducted()
         self._tally.outcome(job, outcome)
-        return self._deliver(run, outcome)
+        return self._deliver(run, outcome, following)
 
     def _lack(self, job: Job, token: str) -> None:
         """Something of it is neither here nor beside the queue: whoever sent it sends it again, whole."""
@@ -173,21 +173,27 @@ class Worker:
             with self._lock:
                 del self._running[run.token]
 
-    def _deliver(self, run: Run, outcome: Outcome) -> int:
-        """The outcome into the inbox; how many interactive jobs wait. A server that is away is waited for as long as a lease."""
+    def _deliver(self, run: Run, outcome: Outcome, following: Callable[[], Run | None]) -> Conducted:
+        """The outcome into the inbox. A server that is away is waited for as long as a lease."""
         job = run.job
         if run.fate == HANDED_BACK and job.retry == "at_most_once":
             outcome = replace(outcome, detail=f"its worker was shut down; {outcome.detail}")
         elif run.fate:
             log.info("stopped: %s", run.fate, extra=about(job))
             self._persist(lambda: self._ledger.release(job.id, run.token), job)
-            return 0
+            return Conducted()
         frame = wire.Frame("outcome", job.id, outcome.encode()).encode()
-        done = self._persist(lambda: self._ledger.finish(job.id, run.token, job.inbox, frame, ttl_s=run.ttl_s), job)
+        then = following()
+        bid = self._bid(then) if then else None
+        done = self._persist(
+            lambda: self._ledger.finish(job.id, run.token, job.inbox, frame, ttl_s=run.ttl_s, then=bid), job
+        )
         used = outcome.usage
         facts = {"status": outcome.status.value, "queue_ms": used.queue_ms, "wall_ms": used.wall_ms}
         log.info("ended", extra=about(job, **facts, starts=run.starts))
-        return done.waiting if done else 0
+        if done is None:
+            return Conducted()
+        return Conducted(done.waiting, Claimed(then, done.next) if then and done.next else None)
 
     def _persist[T](self, step: Callable[[], T], job: Job) -> T | None:
         until = time.monotonic() + self._settings.lease_s

@@ -5,8 +5,9 @@ that got it takes them (`sandbox.backlog`) and invokes one after the other. Othe
 with other messages, so a chunk needs no threads of its own. Two things keep it from being in
 anybody's way:
 
-    interactive jobs go first     each outcome that is delivered brings back how many of them wait;
-                                  they are fetched here, between two jobs of the chunk
+    interactive jobs go first     each outcome that is delivered brings back how many of them wait; they
+                                  are fetched here, between two jobs of the chunk. Where none does, the
+                                  same word to the server has claimed the next job
     nothing waits behind it long  after `CHUNK_S`, or when the worker leaves, what is left goes back to
                                   the front of the backlog, with the rights to it
 
@@ -21,7 +22,7 @@ import time
 import uuid
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import redis
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sandbox.backlog import Taken
+    from worker.run import Claimed, Conducted, Run
 
 log = logging.getLogger("hookpool.worker")
 
@@ -49,24 +51,34 @@ class Chunk:
     rest: deque[Taken]
 
 
+class Jobs(Protocol):
+    """What `worker.app.Worker` is to a chunk."""
+
+    def invoke(self, words: Sequence[object]) -> None: ...
+
+    def receive(self, words: Sequence[object], token: str) -> Run | None: ...
+
+    def claim(self, run: Run) -> Claimed: ...
+
+    def conduct(self, claimed: Claimed, following: Callable[[], Run | None]) -> Conducted: ...
+
+
 class Chunks:
-    """The chunks of one worker. `invoke` runs a message's job and says how many interactive ones wait;
-    `leaving` says whether to stop. Safe to use from many threads.
-    """
+    """The chunks of one worker. `leaving` says whether to stop. Safe to use from many threads."""
 
     def __init__(
         self,
         client: redis.Redis,
         name: str,
         lease_s: float,
-        invoke: Callable[[Sequence[object], str], int],
+        jobs: Jobs,
         leaving: Callable[[], bool],
     ) -> None:
         self._client = client
         self._backlog = Backlog(client)
         self._name = name
         self._lease_s = lease_s
-        self._invoke = invoke
+        self._jobs = jobs
         self._leaving = leaving
         self._open: dict[str, Chunk] = {}
         self._lock = threading.Lock()
@@ -81,11 +93,28 @@ class Chunks:
         with self._lock:
             self._open[token] = chunk
         until = time.monotonic() + CHUNK_S
+
+        def following() -> Run | None:
+            """The next job, which is held and not started; None where it is time to stop."""
+            try:
+                while chunk.rest and time.monotonic() < until and not self._leaving():
+                    if (run := self._jobs.receive(_words(chunk.rest[0]), token)) is not None:
+                        return run
+                    chunk.rest.popleft()
+            except redis.RedisError as error:
+                log.warning("a chunk is left: %s", error)
+            return None
+
         try:
-            while chunk.rest and time.monotonic() < until and not self._leaving():
-                waiting = self._invoke(_words(chunk.rest.popleft()), token)
+            while (run := following()) is not None:
+                chunk.rest.popleft()
+                claimed: Claimed | None = self._jobs.claim(run)
+                while claimed is not None:
+                    waiting, claimed = self._jobs.conduct(claimed, following)
+                    if claimed is not None:
+                        chunk.rest.popleft()
                 while waiting and not self._leaving() and (first := self._next()) is not None:
-                    self._invoke(first, "")
+                    self._jobs.invoke(first)
         finally:
             with self._lock:
                 del self._open[token]

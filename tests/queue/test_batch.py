@@ -20,7 +20,7 @@ from sandbox.dead import letters
 from sandbox.errors import PoolOverloaded
 from sandbox.host import Closed
 from sandbox.invocation import Code, Source
-from sandbox.ledger import Ledger
+from sandbox.ledger import Bid, Ledger
 from sandbox.settings import Settings
 from tests.queue.conftest import PRETEND, a_job, until
 from tests.queue.kit import Crew
@@ -215,8 +215,8 @@ def test_a_taken_job_is_held_for_its_taker_alone(empty: redis.Redis) -> None:
     both = [entry("one", wire.Parcel(b"1")), entry("two", wire.Parcel(b"2"))]
     backlog.push("t", both, {}, NO_RIGHTS, limit=9, ttl_s=60)
     (one,), (two,) = backlog.take(1, "me", lease_s=5), backlog.take(9, "you", lease_s=5)
-    assert ledger.claim(one.job_id, "you", **times).verdict == "busy"
-    assert ledger.claim(one.job_id, "me", **times)[:2] == ("run", 1)
+    assert ledger.claim(Bid(one.job_id, "you", **times)).verdict == "busy"
+    assert ledger.claim(Bid(one.job_id, "me", **times))[:2] == ("run", 1)
     assert backlog.give_back([one], "me") == 0  # it has started
     assert backlog.give_back([two], "me") == 0  # it is another's
     assert backlog.give_back([two], "you") == 1

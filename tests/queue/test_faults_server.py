@@ -16,7 +16,7 @@ from sandbox import wire
 from sandbox.backlog import Backlog, Rights, entry
 from sandbox.delta import Delta
 from sandbox.errors import PoolUnavailable
-from sandbox.ledger import Ledger
+from sandbox.ledger import Bid, Ledger
 from tests.queue.conftest import Hire, Open, until
 from tests.queue.kit import Hold, Server, runs
 
@@ -151,13 +151,13 @@ def test_what_a_full_memory_refuses_is_refused_whole(lasting: Server) -> None:
     client.flushall()
     rights = Rights.to(1, 50, "x")
     backlog.push("t", [entry("j", wire.Parcel(b"x"))], {}, rights, limit=9, ttl_s=60)
-    ledger.claim("k", "me", lease_s=60, ttl_s=60, once=True, most=3)
+    ledger.claim(Bid("k", "me", lease_s=60, ttl_s=60, once=True, most=3))
     before = {key: client.dump(key) for key in client.scan_iter("*")}
     steps = [
         lambda: backlog.push("u", [entry("j2", wire.Parcel(b"x"))], {}, rights, limit=9, ttl_s=60),
         lambda: backlog.push("u", [entry("j3", wire.Parcel(b"x"))], {"b": (b"x", 60)}, rights, limit=9, ttl_s=60),
         lambda: backlog.take(5, "me", lease_s=60),
-        lambda: ledger.claim("l", "me", lease_s=60, ttl_s=60, once=True, most=3),
+        lambda: ledger.claim(Bid("l", "me", lease_s=60, ttl_s=60, once=True, most=3)),
         lambda: ledger.renew("k", "me", lease_s=60, ttl_s=60, starts=1),
         lambda: ledger.finish("k", "me", wire.inbox_key("i"), b"frame", ttl_s=60),
         lambda: ledger.abandon("k", ttl_s=60),

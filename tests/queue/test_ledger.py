@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from sandbox import wire
-from sandbox.ledger import Ledger, Standing
+from sandbox.ledger import Bid, Finished, Ledger, Standing
 from tests.queue.conftest import until
 
 TIMES = {"lease_s": 30.0, "ttl_s": 60.0}
@@ -37,9 +37,9 @@ def standing(ledger: Ledger, job: str) -> Standing:
 
 
 def test_a_job_is_claimed_once_and_the_claim_may_be_repeated(ledger: Ledger, job: str) -> None:
-    assert ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES)[:2] == ("run", 1)
-    assert ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES)[:2] == ("run", 1)  # the answer was lost
-    assert ledger.claim(job, "you", once=True, most=MAX_STARTS, **TIMES)[:2] == ("busy", 1)
+    assert ledger.claim(Bid(job, "me", once=True, most=MAX_STARTS, **TIMES))[:2] == ("run", 1)
+    assert ledger.claim(Bid(job, "me", once=True, most=MAX_STARTS, **TIMES))[:2] == ("run", 1)  # the answer was lost
+    assert ledger.claim(Bid(job, "you", once=True, most=MAX_STARTS, **TIMES))[:2] == ("busy", 1)
     assert standing(ledger, job) == Standing("", 1, True)
 
 
@@ -47,7 +47,7 @@ def test_without_renewal_a_lease_ends_and_only_at_least_once_is_started_again(
     ledger: Ledger, client: redis.Redis, job: str
 ) -> None:
     lease = wire.lease_key(job)
-    ledger.claim(job, "me", once=False, most=MAX_STARTS, **TIMES)
+    ledger.claim(Bid(job, "me", once=False, most=MAX_STARTS, **TIMES))
     assert 20_000 < client.pttl(lease) <= 30_000
     client.pexpire(lease, 10_000)  # so much later
     assert ledger.renew(job, "me", starts=1, **TIMES) == "ok"
@@ -55,30 +55,58 @@ def test_without_renewal_a_lease_ends_and_only_at_least_once_is_started_again(
     assert standing(ledger, job).leased
     client.pexpire(lease, 1)
     until(lambda: standing(ledger, job) == Standing("", 1, False))
-    assert ledger.claim(job, "you", once=True, most=MAX_STARTS, **TIMES)[:2] == ("once", 1)
-    assert ledger.claim(job, "you", once=False, most=MAX_STARTS, **TIMES)[:2] == ("run", 2)
+    assert ledger.claim(Bid(job, "you", once=True, most=MAX_STARTS, **TIMES))[:2] == ("once", 1)
+    assert ledger.claim(Bid(job, "you", once=False, most=MAX_STARTS, **TIMES))[:2] == ("run", 2)
     assert ledger.renew(job, "me", starts=1, **TIMES) == "taken"
 
 
 def test_a_job_is_not_started_for_ever(ledger: Ledger, job: str) -> None:
     for number in range(MAX_STARTS):
-        assert ledger.claim(job, f"{number}", once=False, most=MAX_STARTS, **TIMES)[:2] == ("run", number + 1)
+        assert ledger.claim(Bid(job, f"{number}", once=False, most=MAX_STARTS, **TIMES))[:2] == ("run", number + 1)
         ledger.release(job, f"{number}")
-    assert ledger.claim(job, "more", once=False, most=MAX_STARTS, **TIMES)[:2] == ("spent", MAX_STARTS)
+    assert ledger.claim(Bid(job, "more", once=False, most=MAX_STARTS, **TIMES))[:2] == ("spent", MAX_STARTS)
 
 
 def test_an_outcome_is_delivered_once(ledger: Ledger, client: redis.Redis, job: str) -> None:
     inbox = wire.inbox_key(job)
     ledger.admit(f"queue-{job}", job, b"message", {wire.body_key(job): (b"body", 60)}, limit=1, ttl_s=60)
-    ledger.claim(job, "me", once=False, most=MAX_STARTS, **TIMES)
+    ledger.claim(Bid(job, "me", once=False, most=MAX_STARTS, **TIMES))
     assert ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
     assert not ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
     assert [fields for _, fields in client.xrange(inbox)] == [{b"frame": b"frame"}]
     assert 0 < client.ttl(inbox) <= wire.INBOX_TTL_S
     assert client.get(wire.body_key(job)) is None
     assert standing(ledger, job) == Standing("done", 1, False)
-    assert ledger.claim(job, "you", once=False, most=MAX_STARTS, **TIMES)[:2] == ("done", 1)
+    assert ledger.claim(Bid(job, "you", once=False, most=MAX_STARTS, **TIMES))[:2] == ("done", 1)
     assert ledger.renew(job, "me", starts=1, **TIMES) == "done"
+
+
+def test_with_an_outcome_the_next_job_is_claimed_unless_an_interactive_one_waits(
+    ledger: Ledger, client: redis.Redis, job: str
+) -> None:
+    """Also where the answer was lost and the word is repeated: what was claimed stays so, whoever waits by then."""
+    queue, inbox = wire.QUEUES["interactive"], wire.inbox_key(job)
+    client.delete(queue)
+    bids = [Bid(f"{job}-{number}", "me", once=True, most=MAX_STARTS, **TIMES) for number in range(4)]
+    client.set(wire.lease_key(bids[1].job_id), "hold:me")
+    client.set(wire.lease_key(bids[2].job_id), "you")
+    ledger.claim(bids[0])
+
+    def finish(number: int) -> Finished:
+        return ledger.finish(bids[number].job_id, "me", inbox, b"frame", ttl_s=60, then=bids[number + 1])
+
+    done = finish(0)
+    assert (done.delivered, done.waiting, done.next and done.next[:2]) == (True, 0, ("run", 1))
+    client.lpush(queue, "somebody")
+    repeated = finish(0)
+    assert (repeated.delivered, repeated.waiting, repeated.next and repeated.next[:2]) == (False, 1, ("run", 1))
+    assert finish(1)[1:] == (1, None)
+    assert standing(ledger, bids[2].job_id).starts == 0
+    client.delete(queue)
+    other = finish(1).next
+    assert other is not None
+    assert other.verdict == "busy"
+    assert client.xlen(inbox) == 2
 
 
 def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
@@ -88,9 +116,9 @@ def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
     words.subscribe(wire.CANCEL_CHANNEL)
     words.get_message(timeout=1)
     ledger.abandon(job, ttl_s=60)
-    assert ledger.claim(job, "me", once=False, most=MAX_STARTS, **TIMES)[:2] == ("cancelled", 0)
+    assert ledger.claim(Bid(job, "me", once=False, most=MAX_STARTS, **TIMES))[:2] == ("cancelled", 0)
     running = f"{job}-2"
-    ledger.claim(running, "me", once=False, most=MAX_STARTS, **TIMES)
+    ledger.claim(Bid(running, "me", once=False, most=MAX_STARTS, **TIMES))
     assert ledger.abandon(running, ttl_s=60, only_dead=True) == Standing("", 1, True)
     assert ledger.abandon(running, ttl_s=60) == Standing("cancelled", 1, True)
     assert ledger.renew(running, "me", starts=1, **TIMES) == "cancelled"
@@ -102,7 +130,7 @@ def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
 
 
 def test_a_server_that_forgot_everything_is_told_again(ledger: Ledger, client: redis.Redis, job: str) -> None:
-    ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES)
+    ledger.claim(Bid(job, "me", once=True, most=MAX_STARTS, **TIMES))
     client.delete(wire.job_key(job), wire.lease_key(job))
     assert ledger.renew(job, "me", starts=1, **TIMES) == "ok"
     assert standing(ledger, job) == Standing("", 1, True)
@@ -149,5 +177,5 @@ def test_what_is_claimed_or_admitted_says_the_time_of_the_server(ledger: Ledger,
     seconds, microseconds = client.time()
     before = seconds + microseconds / 1e6
     admitted = ledger.admit(f"queue-{job}", job, b"", limit=1, ttl_s=60).now
-    claimed = ledger.claim(job, "me", once=True, most=MAX_STARTS, **TIMES).now
+    claimed = ledger.claim(Bid(job, "me", once=True, most=MAX_STARTS, **TIMES)).now
     assert before <= admitted <= claimed <= before + 5
