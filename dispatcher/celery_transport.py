@@ -4,7 +4,9 @@ Theory of operation. `submit` writes the job down as waiting and sends it (`disp
 reader thread takes frames from this process's inbox, a mailbox with a name of its own
 (`sandbox.mailbox`: what is read stays until it was handled), and wakes whoever waits: an Outcome
 ends a future, a Call is answered by the job's Host on a thread, a Lack sends the job again, whole. Between frames the reader tends what is waiting: a job past its deadline is given
-up, and one that nobody runs any more is sent again or reported (`dispatcher.retry` decides).
+up, and one that nobody runs any more is sent again or reported (`dispatcher.retry` decides). While
+many jobs of a batch are out and nobody else waits, it lets what comes gather for a moment: each read
+costs as much for one frame as for ten.
 
 A wait always ends: with an Outcome, or with PoolUnavailable when the server is gone for `LOSS_S`.
 Nothing that arrives is trusted: sizes first, then the strict decoder. What comes twice counts once.
@@ -46,6 +48,9 @@ log = logging.getLogger("hookpool.transport")
 TICK_S = 0.25  # how exact deadlines are
 LOSS_S = 5.0  # a server away for longer ends every wait
 FRAMES = 100  # taken from the inbox at once
+GATHER_S = 0.05  # at most
+MANY = 100  # jobs of a batch; of fewer one may be waited for
+CALM_S = 1.0  # without a call of running code, which waits for its answer
 LOOKS = 500  # jobs looked up in one transaction
 TOOL_CALLS = 32  # answered at once
 LOOKS_A_TICK = 2000  # and in one tick: the reader has other things to do
@@ -72,6 +77,10 @@ class Waiting:
         return self.job.lane, self.job.tenant if self.job.lane == "batch" else ""
 
     @property
+    def urgent(self) -> bool:
+        return self.job.lane == "interactive"
+
+    @property
     def ttl_s(self) -> float:
         """How long its keys are kept."""
         return max(0.0, self.deadline - time.time()) + wire.SLACK_S
@@ -95,6 +104,9 @@ class CeleryTransport:
         self._to_look: list[Waiting] = []  # what is left of this sweep
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._urgent = 0  # interactive jobs that are out
+        self._hurry = threading.Event()  # one came
+        self._called = 0.0  # when code called last, monotonic
         self._emptied = 0.0  # what was in the inbox by then is handled, monotonic
         self._tools = ThreadPoolExecutor(TOOL_CALLS, thread_name_prefix="hookpool-tools")
         self._cancels = ThreadPoolExecutor(1, thread_name_prefix="hookpool-cancel")
@@ -146,6 +158,9 @@ class CeleryTransport:
         waiting = Waiting(job, host, Future(), deadline, Sent(time.monotonic()), errand_of(self))
         with self._lock:
             self._waiting[job.id] = waiting
+            self._urgent += waiting.urgent
+        if waiting.urgent:
+            self._hurry.set()
         waiting.future.add_done_callback(lambda done: self._forsake(waiting) if done.cancelled() else None)
         return waiting
 
@@ -210,8 +225,17 @@ class CeleryTransport:
                 if len(entries) < FRAMES:
                     self._emptied = began
                 self._guarded(self._tend)
+                if entries:
+                    self._gather()
             except redis.RedisError as error:
                 self._away(error)
+
+    def _gather(self) -> None:
+        """Let frames come together where nobody is kept waiting by that."""
+        self._hurry.clear()
+        calm = time.monotonic() - self._called > CALM_S
+        if calm and not self._urgent and len(self._waiting) >= MANY:
+            self._hurry.wait(GATHER_S)
 
     def _guarded[*Given](self, step: Callable[[*Given], None], *given: *Given) -> None:
         """A fault of one frame, or of whoever is called back, is a line in the log."""
@@ -240,6 +264,7 @@ class CeleryTransport:
         if waiting is None:  # cancelled, given up, or delivered before
             return
         if frame.kind == "call":
+            self._called = time.monotonic()
             if frame.token not in waiting.calls:
                 waiting.calls.add(frame.token)
                 self._tools.submit(self._answer, waiting, frame)
@@ -380,7 +405,9 @@ class CeleryTransport:
 
     def _pop(self, job_id: str) -> Waiting | None:
         with self._lock:
-            return self._waiting.pop(job_id, None)
+            waiting = self._waiting.pop(job_id, None)
+            self._urgent -= waiting is not None and waiting.urgent
+            return waiting
 
     def _resolve(self, waiting: Waiting, outcome: Outcome) -> None:
         if self._pop(waiting.job.id) and waiting.future.set_running_or_notify_cancel():

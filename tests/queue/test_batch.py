@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from dispatcher import celery_transport
 from dispatcher.celery_transport import CeleryTransport
 from dispatcher.embedded import Embedded
 from sandbox import wire
@@ -144,6 +145,20 @@ def test_an_interactive_job_goes_first_between_the_jobs_of_a_chunk(fragile: Star
     gate.touch()
     assert {future.result(20).status for future in (*batch, *now)} == {Status.OK}
     assert lines(ran) == ["batch"] + ["now"] * 3 + ["batch"] * 59
+
+
+def test_outcomes_of_a_batch_gather_until_somebody_waits(pool: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ever, here; an interactive job ends that, and a call of running code does."""
+    monkeypatch.setattr(celery_transport, "GATHER_S", 1e6)
+    monkeypatch.setattr(celery_transport, "CALM_S", 1e6)
+    with CeleryTransport(pool.url, Settings(lease_s=1)) as transport, redis.Redis.from_url(pool.url) as client:
+        transport._called = -1e6  # long ago
+        batch = send(transport, ["echo"] * (celery_transport.MANY + 50))
+        until(lambda: client.xlen(transport.inbox) > 20)
+        assert len(transport._waiting) >= celery_transport.MANY
+        assert transport.submit(a_job(), Closed()).result(10).status is Status.OK
+        assert transport.submit(a_job("call x"), Closed()).result(10).status is Status.OK
+        assert {future.result(10).status for future in batch} == {Status.OK}
 
 
 def test_a_chunk_of_long_jobs_does_not_wait_for_one_worker(fragile: Start, tmp_path: Path) -> None:
