@@ -130,7 +130,7 @@ def test_a_job_nobody_takes_is_late_and_the_event_loop_goes_on_meanwhile():
         assert going.result().texts == ["done"]
         return ticks
 
-    assert asyncio.run(main()) > 20
+    assert asyncio.run(main()) > 8  # with a loop that waited for the job it would be one or two
     assert [future.cancelled() for future in never.sent] == [True, True]
 
 

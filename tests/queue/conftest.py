@@ -95,7 +95,7 @@ def workers_of(pool: Embedded) -> list[psutil.Process]:
     return sorted((c for c in children if "--name" in c.cmdline()), key=lambda c: c.cmdline()[-1])
 
 
-def until(condition: Callable[[], object], within_s: float = 10) -> None:
+def until(condition: Callable[[], object], within_s: float = 20) -> None:
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

@@ -249,7 +249,7 @@ class Child:
     def until(self, word: str) -> dict[str, Any]:
         """The next thing of that kind it says."""
         while True:
-            assert self._ours.poll(20), "the dispatcher says nothing"
+            assert self._ours.poll(30), "the dispatcher says nothing"
             said: dict[str, Any] = self._ours.recv()
             if word in said:
                 return said
@@ -314,7 +314,7 @@ class Front:
             return type(error).__name__
         return verdict.status.value
 
-    def ends(self, within_s: float = 15) -> dict[str, str]:
+    def ends(self, within_s: float = 25) -> dict[str, str]:
         """How each ended: one way each, within its bound. And what is in the session fits that."""
         ends = {label: future.result(within_s) for label, future in self._out.items()}
         exact(self.store, self.session_id, ends)

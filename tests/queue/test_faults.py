@@ -29,7 +29,7 @@ type Start = Callable[..., Crew]
 def test_a_killed_workers_job_is_run_again_where_that_is_allowed(fragile: Start, tmp_path: Path) -> None:
     pool, ran = fragile(2), tmp_path / "ran"
     job = a_job(f"count {ran}; die-once {tmp_path / 'died'}; echo done", retry="at_least_once")
-    outcome = pool.transport.submit(job, Closed()).result(10)
+    outcome = pool.transport.submit(job, Closed()).result(20)
     assert outcome.status is Status.OK
     assert runs(ran) == 2
     assert len(pool.alive()) == 1
@@ -38,12 +38,12 @@ def test_a_killed_workers_job_is_run_again_where_that_is_allowed(fragile: Start,
 def test_a_killed_workers_job_is_lost_where_running_twice_is_not_allowed(fragile: Start, tmp_path: Path) -> None:
     pool, ran = fragile(2), tmp_path / "ran"
     future = pool.transport.submit(a_job(f"count {ran}; die"), Closed())
-    outcome = future.result(10)
+    outcome = future.result(20)
     assert outcome.status is Status.LOST
     assert "at_most_once" in outcome.detail
     # The same message, once more: a worker refuses it by itself.
     other = pool.transport.submit(a_job(), Closed())
-    assert other.result(10).status is Status.OK
+    assert other.result(20).status is Status.OK
     assert runs(ran) == 1
 
 
@@ -52,7 +52,7 @@ def test_a_job_that_takes_workers_down_does_not_take_them_all(fragile: Start) ->
     outcome = pool.transport.submit(a_job("die", retry="at_least_once"), Closed()).result(30)
     assert outcome.status is Status.LOST
     assert f"started {MAX_STARTS} times" in outcome.detail
-    assert pool.transport.submit(a_job(), Closed()).result(10).status is Status.OK
+    assert pool.transport.submit(a_job(), Closed()).result(20).status is Status.OK
 
 
 @pytest.mark.parametrize("retry", ["at_most_once", "at_least_once"])
@@ -66,7 +66,7 @@ def test_a_message_that_dies_with_a_worker_frozen_in_its_read_is_sent_again(
     futures = [pool.transport.submit(a_job(f"count {ran}", retry=retry), Closed()) for _ in range(4)]
     time.sleep(0.3)
     frozen.signal(signal.SIGKILL)
-    assert [future.result(10).status for future in futures] == [Status.OK] * 4
+    assert [future.result(20).status for future in futures] == [Status.OK] * 4
     assert runs(ran) == 4  # each once: none had started there
 
 
@@ -82,7 +82,7 @@ def test_a_worker_that_thaws_after_its_lease_is_told_that_its_run_is_void(fragil
     frozen.signal(signal.SIGCONT)
     until(lambda: "stopped: taken" in frozen.log.read_text())
     gate.touch()
-    assert future.result(10).status is Status.OK
+    assert future.result(20).status is Status.OK
     assert runs(after) == 1
 
 
@@ -90,7 +90,7 @@ def test_a_long_run_keeps_its_lease(fragile: Start, tmp_path: Path) -> None:
     """Twice the lease; under a visibility timeout of that length it would have run three times."""
     pool, ran = fragile(2), tmp_path / "ran"
     job = a_job(f"count {ran}; sleep 2.2", retry="at_least_once")
-    assert pool.transport.submit(job, Closed()).result(10).status is Status.OK
+    assert pool.transport.submit(job, Closed()).result(20).status is Status.OK
     assert runs(ran) == 1
 
 
@@ -104,7 +104,7 @@ def test_a_server_that_forgets_everything_loses_no_job_that_waits(fragile: Start
         client.flushall()
         until(lambda: client.exists(wire.lease_key(job.id)))  # its worker says again that it has it
     gate.touch()
-    assert running.result(10).status is Status.OK
+    assert running.result(20).status is Status.OK
     assert [future.result(15).status for future in waiting] == [Status.OK] * 3
     assert runs(ran) == 3
 
@@ -116,7 +116,7 @@ def test_sigterm_lets_what_runs_finish(fragile: Start, tmp_path: Path) -> None:
     pool.workers[0].signal(signal.SIGTERM)
     time.sleep(0.3)  # to do the wrong thing in
     gate.touch()
-    assert future.result(10).status is Status.OK
+    assert future.result(20).status is Status.OK
     until(lambda: pool.workers[0].process.exitcode == 0)
 
 
@@ -133,7 +133,7 @@ def test_after_the_grace_period_what_runs_is_handed_back(
     if status is Status.OK:
         until(lambda: runs(ran) == 2)
         gate.touch()
-    outcome = future.result(10)
+    outcome = future.result(20)
     assert outcome.status is status
     assert ("shut down" in outcome.detail) == (status is Status.LOST)
     until(lambda: worker.process.exitcode == 0)
@@ -170,7 +170,7 @@ def test_a_server_that_is_started_anew_finds_its_workers_and_its_dispatchers_aga
         worker = subprocess.Popen([*PRETEND, "--pool", url], env=environment, stderr=subprocess.DEVNULL)
         try:
             with CeleryTransport(url, Settings(lease_s=1)) as transport:
-                assert transport.submit(a_job(), Closed()).result(10).status is Status.OK
+                assert transport.submit(a_job(), Closed()).result(20).status is Status.OK
                 running = transport.submit(a_job(f"count {started}; wait {gate}; echo ran"), Closed())
                 until(started.exists)
                 waiting = transport.submit(a_job(f"count {ran}"), Closed())
@@ -179,9 +179,9 @@ def test_a_server_that_is_started_anew_finds_its_workers_and_its_dispatchers_aga
                 again = subprocess.Popen(server.args, stdout=subprocess.DEVNULL)
                 try:
                     gate.touch()
-                    assert running.result(10).status is Status.OK
+                    assert running.result(20).status is Status.OK
                     assert waiting.result(15).status is Status.OK
-                    assert transport.submit(a_job(), Closed()).result(10).status is Status.OK
+                    assert transport.submit(a_job(), Closed()).result(20).status is Status.OK
                     worker.terminate()
                     assert worker.wait(10) == 0
                 finally:

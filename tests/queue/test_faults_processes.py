@@ -80,7 +80,7 @@ def test_a_worker_killed_after_the_reply(
     try:
         first = hire("first", proxy.url)
         pool = front(retry=retry)
-        assert pool.run("warm").result(10) == "ok"  # the server knows the script
+        assert pool.run("warm").result(20) == "ok"  # the server knows the script
         proxy.cut_at(sha(ledger.FINISH), delivered=delivered, then=first.close)
         pool.run("a", f"count {ran}")
         until(lambda: proxy.cuts)
@@ -94,7 +94,7 @@ def test_a_worker_killed_after_the_reply(
 def test_a_worker_killed_after_the_merge(lasting: Server, hire: Hire, front: Open, tmp_path: Path) -> None:
     first, ran = hire("first"), tmp_path / "ran"
     pool = front(retry="at_least_once")
-    assert pool.run("a", f"count {ran}").result(10) == "ok"
+    assert pool.run("a", f"count {ran}").result(20) == "ok"
     first.close()
     hire("second")
     time.sleep(1.5)  # more than a lease
@@ -341,7 +341,7 @@ def test_a_fork_server_killed(real: Worker, front: Open, stage: str) -> None:
         assert running.result(10) in {"lost", "crashed"}  # well before its limit, with the call unanswered
         hold.let_go.set()
     else:
-        assert pool.code("a", SET.format(label="a")).result(10) == "ok"
+        assert pool.code("a", SET.format(label="a")).result(20) == "ok"
         killed(real, victim)
     assert pool.code("b", SET.format(label="b")).result(15) == "ok"
     assert pool.ends()["b"] == "ok"

@@ -67,7 +67,7 @@ def test_a_frozen_server_is_waited_for(lasting: Server, hire: Hire, front: Open,
     time.sleep(2.5)  # more than two leases; less than any client gives up after
     assert not late.done()
     lasting.process.send_signal(signal.SIGCONT)
-    assert running.result(10) == "ok"
+    assert running.result(20) == "ok"
     assert pool.ends() == {"a": "ok", "b": "ok"}
 
 
@@ -79,14 +79,14 @@ def full(server: Server, yes: bool) -> None:
 def test_a_full_memory_refuses_at_once_and_for_good(lasting: Server, hire: Hire, front: Open, tmp_path: Path) -> None:
     hire("first")
     ran, pool = tmp_path / "ran", front()
-    assert pool.run("warm").result(10) == "ok"
+    assert pool.run("warm").result(20) == "ok"
     full(lasting, True)
     try:
         assert pool.run("a", f"count {ran}").result(10) == "PoolUnavailable"  # half its deadline
     finally:
         full(lasting, False)
     time.sleep(1.2)  # more than a lease
-    assert pool.run("b").result(10) == "ok"
+    assert pool.run("b").result(20) == "ok"
     assert pool.ends() == {"warm": "ok", "a": "PoolUnavailable", "b": "ok"}
     assert runs(ran) == 0
 
@@ -202,7 +202,7 @@ def test_a_merge_into_a_full_memory_is_an_error_and_no_half(lasting: Server, hir
     """The outcome has come; the merge of its two variables cannot."""
     hire("first")
     pool = front()
-    assert pool.run("warm").result(10) == "ok"
+    assert pool.run("warm").result(20) == "ok"
     snapshot = pool.store.read(pool.session_id)
     full(lasting, True)
     try:

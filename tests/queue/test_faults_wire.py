@@ -48,7 +48,7 @@ class Wired:
         self.worker = Worker(self.wires["worker"].url, directory / "wired.log", concurrency=2)
         self.front = Front(self.wires["dispatcher"].url)
         until(lambda: self.worker.ready(server.client), 20)
-        assert self.front.run("warm").result(10) == "ok"  # the server knows the scripts
+        assert self.front.run("warm").result(20) == "ok"  # the server knows the scripts
 
     def close(self) -> None:
         self.front.close()
@@ -73,8 +73,8 @@ def test_a_connection_cut_at_any_step_changes_nothing(wired: Wired, tmp_path: Pa
     cuts = wire_.cuts
     wire_.cut_at(STEPS[step], delivered=delivered)
     label = f"{step}-{delivered}".replace(" ", "-")
-    assert wired.front.run(label, f"count {ran}", "sleep 0.5" if "renews" in step else "").result(10) == "ok"
-    wired.front.run(f"{label}-next").result(10)
+    assert wired.front.run(label, f"count {ran}", "sleep 0.5" if "renews" in step else "").result(20) == "ok"
+    wired.front.run(f"{label}-next").result(20)
     assert wire_.cuts == cuts + 1
     assert runs(ran) == 1
     assert set(wired.front.ends().values()) == {"ok"}
@@ -107,7 +107,7 @@ def test_a_sending_that_landed_is_not_refused_for_what_came_after_it(wired: Wire
             future = transport.submit(a_job(f"count {tmp_path / 'ran'}"), Closed())
         finally:
             client.config_set("maxmemory", 0)
-        assert future.result(10).status is Status.OK
+        assert future.result(20).status is Status.OK
     assert wire_.cuts == cuts + 1
     assert runs(tmp_path / "ran") == 1
 
@@ -149,10 +149,11 @@ def test_an_outcome_that_comes_twice_is_one_verdict(
     lasting: Server, hire: Hire, child: Start, front: Open, tmp_path: Path
 ) -> None:
     hire("first", concurrency=2)
-    known, ran = set(lasting.client.scan_iter("hookpool:inbox:*")), tmp_path / "ran"
-    dispatcher = child(scripts={label: f"count {ran}; sleep 0.5; set {label}" for label in "ab"})
+    known, ran, gate = set(lasting.client.scan_iter("hookpool:inbox:*")), tmp_path / "ran", tmp_path / "gate"
+    dispatcher = child(scripts={label: f"count {ran}; wait {gate}; set {label}" for label in "ab"})
     until(lambda: runs(ran) == 2)
     dispatcher.signal(signal.SIGSTOP)
+    gate.touch()
     until(lambda: set(lasting.client.scan_iter("hookpool:inbox:*")) - known)
     (inbox,) = set(lasting.client.scan_iter("hookpool:inbox:*")) - known
     until(lambda: lasting.client.xlen(inbox) == 2)
@@ -175,7 +176,7 @@ def test_what_waits_behind_a_long_job_past_its_deadline_is_not_run(hire: Hire, f
     started = time.monotonic()
     pool.run("a", f"count {ran}")
     assert pool.ends() == {"a": "not_started"}
-    assert 0.5 < time.monotonic() - started < 2.5
+    assert 0.5 < time.monotonic() - started < 15  # and not when the long one is given up
     hold.let_go.set()
     assert long.ends() == {"long": "ok"}
     pool.run("b")

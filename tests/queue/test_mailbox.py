@@ -111,9 +111,9 @@ def test_a_mailbox_that_a_server_forgot_is_an_empty_one(client: redis.Redis) -> 
 def test_an_outcome_whose_connection_breaks_on_the_way_comes_again(pool: Embedded, tmp_path: Path, body: str) -> None:
     with cutting(pool, tmp_path) as (cut, transport):
         job = a_job("echo before")
-        assert transport.submit(job, Closed()).result(5).status is Status.OK
+        assert transport.submit(job, Closed()).result(20).status is Status.OK
         cut.armed = b"4711"
-        assert transport.submit(a_job(body), Closed()).result(5).status is Status.OK
+        assert transport.submit(a_job(body), Closed()).result(20).status is Status.OK
         assert cut.cuts == 1
 
 
@@ -136,5 +136,5 @@ def test_a_call_that_is_said_twice_is_answered_once(pool: Embedded, tmp_path: Pa
             post(client, pool.transport.inbox, Entry(wire.FRAME, frame), 60)
         until(lambda: host.calls == 1)
         gate.touch()
-        assert future.result(10).reply == b"answered"
+        assert future.result(20).reply == b"answered"
     assert host.calls == 2  # ours, and the job's own

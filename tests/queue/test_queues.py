@@ -82,7 +82,7 @@ def test_what_runs_is_shown_with_its_worker_and_its_lease(pool: Embedded, tmp_pa
     assert 0 < running.lease_s <= 1
     assert "worker(s) ready" in hookpool("queue", "--pool", pool.url)[1]
     gate.touch()
-    assert {future.result(10).status for future in futures} == {Status.OK}
+    assert {future.result(20).status for future in futures} == {Status.OK}
 
 
 def test_a_dead_letter_is_shown_and_tried_again_once(pool: Embedded) -> None:

@@ -46,7 +46,7 @@ class Upper:
 
 def test_a_job_comes_back_with_what_it_used(pool: Embedded) -> None:
     job = a_job("echo hello")
-    outcome = pool.transport.submit(job, Closed()).result(5)
+    outcome = pool.transport.submit(job, Closed()).result(20)
     assert outcome.id == job.id
     assert outcome.status is Status.OK
     assert outcome.reply == b"echo hello"
@@ -72,18 +72,18 @@ def test_many_jobs_of_many_threads_each_get_their_own_outcome(pool: Embedded) ->
 
 @pytest.mark.parametrize("lane", ["interactive", "batch"])
 def test_both_lanes_are_served(pool: Embedded, lane: str) -> None:
-    assert pool.transport.submit(a_job(lane=lane), Closed()).result(5).status is Status.OK
+    assert pool.transport.submit(a_job(lane=lane), Closed()).result(20).status is Status.OK
 
 
 def test_a_large_body_travels_beside_the_message_and_nothing_of_it_stays(pool: Embedded) -> None:
     job = a_job("echo " + "x" * 300_000)
-    assert pool.transport.submit(job, Closed()).result(5).reply == job.body
+    assert pool.transport.submit(job, Closed()).result(20).reply == job.body
     with redis.Redis.from_url(pool.url) as client:
         assert not client.exists(wire.body_key(job.id))
 
 
 def test_everything_a_job_leaves_behind_has_a_time_to_live(pool: Embedded) -> None:
-    pool.transport.submit(a_job("call tool"), Upper()).result(5)
+    pool.transport.submit(a_job("call tool"), Upper()).result(20)
     with redis.Redis.from_url(pool.url) as client:
         forever = {key for key in client.scan_iter("hookpool:*") if client.ttl(key) == -1}
     assert forever <= {wire.WORKERS.encode()}
@@ -104,27 +104,27 @@ def test_tool_calls_are_answered_by_the_host_of_their_own_job(pool: Embedded) ->
     hosts = [Upper() for _ in range(6)]
     futures = [pool.transport.submit(a_job(f"call tool-{n}"), host) for n, host in enumerate(hosts)]
     for number, (future, host) in enumerate(zip(futures, hosts, strict=True)):
-        outcome = future.result(10)
+        outcome = future.result(20)
         assert outcome.reply == f"TOOL-{number}".encode()
         assert outcome.calls[0].status == 200
         assert host.asked == [f"tool-{number}"]
 
 
 def test_a_host_that_fails_is_an_answer(pool: Embedded) -> None:
-    outcome = pool.transport.submit(a_job("call broken"), Upper()).result(5)
+    outcome = pool.transport.submit(a_job("call broken"), Upper()).result(20)
     assert outcome.reply == b"internal_error: RuntimeError"
 
 
 @pytest.mark.parametrize(("body", "status"), [("raise", Status.LOST), ("zygote", Status.NOT_STARTED)])
 def test_a_jail_that_fails_is_an_outcome_and_the_worker_goes_on(pool: Embedded, body: str, status: Status) -> None:
     for _ in range(4):
-        assert pool.transport.submit(a_job(body), Closed()).result(5).status is status
-    assert pool.transport.submit(a_job(), Closed()).result(5).status is Status.OK
+        assert pool.transport.submit(a_job(body), Closed()).result(20).status is status
+    assert pool.transport.submit(a_job(), Closed()).result(20).status is Status.OK
 
 
 def test_a_job_whose_deadline_has_passed_is_not_run(pool: Embedded, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    outcome = pool.transport.submit(a_job(f"count {ran}", within_s=-1), Closed()).result(5)
+    outcome = pool.transport.submit(a_job(f"count {ran}", within_s=-1), Closed()).result(20)
     assert outcome.status is Status.NOT_STARTED
     assert not ran.exists()
 
@@ -132,7 +132,7 @@ def test_a_job_whose_deadline_has_passed_is_not_run(pool: Embedded, tmp_path: Pa
 def test_a_job_without_any_worker_ends_at_its_deadline_and_says_so(server: str, tmp_path: Path) -> None:
     with CeleryTransport(server, Settings()) as transport:
         started = time.monotonic()
-        outcome = transport.submit(a_job(f"count {tmp_path / 'ran'}", within_s=0.5), Closed()).result(10)
+        outcome = transport.submit(a_job(f"count {tmp_path / 'ran'}", within_s=0.5), Closed()).result(20)
     assert time.monotonic() - started > 0.4
     assert outcome.status is Status.NOT_STARTED
     assert "no worker took it, 0 are ready" in outcome.detail
@@ -179,7 +179,7 @@ def test_a_job_cancelled_in_the_queue_never_starts(pool: Embedded, tmp_path: Pat
     gate.touch()
     for blocker in blockers:
         blocker.result(20)
-    assert pool.transport.submit(a_job(), Closed()).result(5).status is Status.OK
+    assert pool.transport.submit(a_job(), Closed()).result(20).status is Status.OK
     assert not ran.exists()
 
 
@@ -208,9 +208,9 @@ def test_a_message_that_comes_twice_is_run_once(pool: Embedded, tmp_path: Path) 
     waiting = pool.transport._waiting[job.id]
     for _ in range(3):
         pool.transport._publish([waiting], 1000)
-    assert future.result(5).status is Status.OK
+    assert future.result(20).status is Status.OK
     pool.transport._publish([waiting], 1000)
-    assert pool.transport.submit(a_job("sleep 0.2"), Closed()).result(5).status is Status.OK
+    assert pool.transport.submit(a_job("sleep 0.2"), Closed()).result(20).status is Status.OK
     assert runs(ran) == 1
 
 
@@ -218,8 +218,8 @@ def test_two_dispatchers_share_a_pool(pool: Embedded) -> None:
     with CeleryTransport(pool.url, pool.settings) as other:
         mine = [pool.transport.submit(a_job(f"echo m{n}"), Closed()) for n in range(20)]
         theirs = [other.submit(a_job(f"echo t{n}"), Closed()) for n in range(20)]
-        assert [f.result(10).reply for f in mine] == [b"echo m%d" % n for n in range(20)]
-        assert [f.result(10).reply for f in theirs] == [b"echo t%d" % n for n in range(20)]
+        assert [f.result(20).reply for f in mine] == [b"echo m%d" % n for n in range(20)]
+        assert [f.result(20).reply for f in theirs] == [b"echo t%d" % n for n in range(20)]
 
 
 def test_a_poisoned_queue_kills_no_worker(pool: Embedded) -> None:
@@ -243,7 +243,7 @@ def test_a_poisoned_queue_kills_no_worker(pool: Embedded) -> None:
             sender.send_task(wire.TASK, args=[1, 2, 3, 4], kwargs={"x": 1}, queue=queue)
         sender.send_task(wire.TASK, args=[codec.pack({"v": PROTOCOL + 1, "id": "p", "inbox": inbox})], queue=queue)
         for _ in range(8):
-            assert pool.transport.submit(a_job(), Closed()).result(10).status is Status.OK
+            assert pool.transport.submit(a_job(), Closed()).result(20).status is Status.OK
         (told,) = Mailbox(client, inbox).read(5, 1)
         outcome = Outcome.decode(wire.Frame.decode(told.data).payload)
         assert outcome.status is Status.PROTOCOL_ERROR
@@ -259,13 +259,13 @@ def test_what_a_worker_sends_is_judged_like_any_input(pool: Embedded, tmp_path: 
         unknown = wire.Frame("outcome", "unknown", b"")
         for entry in (b"\xc1", codec.pack([]), b"", unknown.encode(), wire.Frame("outcome", job.id, b"\xc1").encode()):
             client.xadd(transport.inbox, {"frame": entry})
-        assert future.result(5).status is Status.PROTOCOL_ERROR
+        assert future.result(20).status is Status.PROTOCOL_ERROR
         future = transport.submit(job := a_job(f"wait {gate}"), Closed())
         other = Outcome("another", Status.OK).encode()
         client.xadd(transport.inbox, {"frame": wire.Frame("outcome", job.id, other).encode()})
-        assert future.result(5).status is Status.PROTOCOL_ERROR
+        assert future.result(20).status is Status.PROTOCOL_ERROR
     gate.touch()
-    assert transport.submit(a_job(), Closed()).result(5).status is Status.OK
+    assert transport.submit(a_job(), Closed()).result(20).status is Status.OK
 
 
 def test_a_queue_at_its_limit_refuses_at_once(server: str) -> None:
