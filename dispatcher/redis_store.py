@@ -26,6 +26,7 @@ from dispatcher.session import Session, Snapshot
 from dispatcher.store import Commit, Conflict, Policies, after, encode, listed, newest, snapshot
 from sandbox import wire
 from sandbox.errors import PoolUnavailable, SessionNotFound
+from sandbox.line import Script
 from sandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class RedisStore:
         self._policies = Policies(self._settings.conflict, by_name or {})
         self._client = wire.connect(url)
         self._logs = Logs()
-        self._open = self._client.register_script(OPEN)  # a full server lets what it has be read
+        self._open = Script(self._client, OPEN)  # a full server lets what it has be read
         self._commit = wire.script(self._client, COMMIT)
 
     def open(self, session: Session) -> Snapshot:

@@ -22,6 +22,7 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sandbox import codec, wire
+from sandbox.line import Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -138,7 +139,7 @@ class Backlog:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._take, self._give_back = (wire.script(client, text) for text in (TAKE, GIVE_BACK))
-        self._push = client.register_script(PUSH)  # as sandbox.ledger's ADMIT
+        self._push = Script(client, PUSH)  # as sandbox.ledger's ADMIT
 
     def push(
         self,

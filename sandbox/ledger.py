@@ -39,6 +39,7 @@ import uuid
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 from sandbox import wire
+from sandbox.line import Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -211,8 +212,8 @@ class Ledger:
         self._claim, self._renew, self._finish, self._abandon, self._announce = (
             wire.script(client, text) for text in (CLAIM, RENEW, FINISH, ABANDON, ANNOUNCE)
         )
-        self._admit = client.register_script(ADMIT)  # refused before it did anything, and not where it is repeated
-        self._release, self._ready = client.register_script(RELEASE), client.register_script(READY)  # take no memory
+        self._admit = Script(client, ADMIT)  # refused before it did anything, and not where it is repeated
+        self._release, self._ready = Script(client, RELEASE), Script(client, READY)  # take no memory
 
     def admit(
         self,

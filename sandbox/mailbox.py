@@ -12,10 +12,14 @@ Each entry has a word for its kind, and a mailbox lives `ttl_s` after the last e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sandbox.line import Line
 
 if TYPE_CHECKING:
     import redis
+
+    from sandbox.line import Command
 
 BEGINNING = "0"
 
@@ -41,30 +45,30 @@ class Mailbox:
     def __init__(self, client: redis.Redis, key: str) -> None:
         self.key = key
         self._client = client
+        self._line = Line.of(client)
         self._seen: list[bytes] = []
 
     def read(self, block_s: float, count: int) -> list[Entry]:
         """Up to `count` entries, waiting up to `block_s` for the first; those of the last read are gone by then."""
-        with self._client.pipeline(transaction=False) as pipe:
-            if self._seen:
-                pipe.xdel(self.key, *self._seen)
-            pipe.xread({self.key: BEGINNING}, count=count, block=max(1, round(block_s * 1000)))
-            found: Any = pipe.execute()[-1]
-        entries = _entries(found)
+        block_ms = max(1, round(block_s * 1000))
+        read: Command = ("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", self.key, BEGINNING)
+        drop: list[Command] = [("XDEL", self.key, *self._seen)] if self._seen else []
+        entries = _entries(self._line.ask(*drop, read)[-1])
         self._seen = [number for number, _ in entries]
-        return [Entry(kind.decode("utf-8", "replace"), data) for _, fields in entries for kind, data in fields.items()]
+        return [
+            Entry(kind.decode("utf-8", "replace"), data)
+            for _, fields in entries
+            for kind, data in zip(fields[::2], fields[1::2], strict=True)
+        ]
 
     def drop(self) -> None:
         """Nobody will read it any more."""
         self._client.unlink(self.key)
 
 
-def _entries(found: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+def _entries(found: Any) -> list[tuple[bytes, list[bytes]]]:
     """Ids and fields out of an answer to XREAD for one stream; an entry that was deleted has no fields."""
     if not found:
         return []
-    streams = found.values() if isinstance(found, dict) else [entries for _, entries in found]
-    (entries,) = streams
-    if isinstance(found, dict):
-        (entries,) = entries
-    return [(number, fields or {}) for number, fields in cast("list[tuple[bytes, dict[bytes, bytes]]]", entries)]
+    (entries,) = found.values() if isinstance(found, dict) else [entries for _, entries in found]
+    return [(number, fields or []) for number, fields in entries]

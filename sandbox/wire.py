@@ -39,11 +39,10 @@ from redis.retry import Retry
 from sandbox import codec
 from sandbox.contract import CONTEXT_BYTES
 from sandbox.errors import ProtocolError, SettingsError
+from sandbox.line import Line, Script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from redis.commands.core import Script
 
     from sandbox.contract import Lane
 
@@ -228,13 +227,21 @@ class Frame(NamedTuple):
         raise ProtocolError("inbox: an entry that is no frame")
 
 
+class Client(redis.Redis):
+    """One that closes its line as well."""
+
+    def close(self) -> None:
+        Line.of(self).close()
+        super().close()
+
+
 def connect(url: str, **options: Any) -> redis.Redis:  # redis-py's own
     """A client that opens connections when it needs them, and never waits on one for ever.
 
     Raises SettingsError for a URL this carrier cannot be reached by.
     """
     retry = Retry(ConstantBackoff(0.05), 1)  # once: a connection that went stale; more would hide an outage
-    return redis.Redis.from_url(
+    return Client.from_url(
         addresses(url).client,
         socket_timeout=SOCKET_S,
         socket_connect_timeout=CONNECT_S,
@@ -251,7 +258,7 @@ does, that is as good, and a repetition that has nothing to write is not refused
 
 def script(client: redis.Redis, text: str) -> Script:
     """A script that is done wholly or not at all."""
-    return client.register_script(WHOLE + text)
+    return Script(client, WHOLE + text)
 
 
 def shown(url: str) -> str:

@@ -14,6 +14,7 @@ import redis
 
 from sandbox import wire
 from sandbox.egress.codes import Code
+from sandbox.line import Script
 
 if TYPE_CHECKING:
     from sandbox.egress.policy import Plan
@@ -39,7 +40,7 @@ class Rates:
     def __init__(self, client: redis.Redis, plan: Plan) -> None:
         self._rate = plan.rate
         self._burst = max(1, plan.burst or math.ceil(plan.rate))
-        self._take = client.register_script(TAKE)
+        self._take = Script(client, TAKE)
 
     def admit(self, tenant: str) -> str:
         """'' where this call may be made, else `code: text`."""
