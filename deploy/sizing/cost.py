@@ -31,8 +31,16 @@ def parts() -> dict[str, list[psutil.Process]]:
     (keeper,) = psutil.Process().children()
     workers = [process for process in keeper.children() if "--name" in process.cmdline()]
     servers = [process for process in keeper.children() if process not in workers]
-    zygotes = [process for worker in workers for process in worker.children(recursive=True) if process.children()]
+    zygotes = [process for worker in workers for process in worker.children(recursive=True) if has_children(process)]
     return {"dispatcher": [psutil.Process()], "server": servers, "worker": workers, "zygotes": zygotes}
+
+
+def has_children(process: psutil.Process) -> bool:
+    """False for a sandbox, also one that has ended meanwhile."""
+    try:
+        return bool(process.children())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def spent_ms(processes: list[psutil.Process]) -> float:
