@@ -105,7 +105,7 @@ def _noop(url: str) -> Iterator[_Ask]:
         stdout=subprocess.DEVNULL,  # Celery says good-bye there
     )
     try:
-        with redis.Redis.from_url(url) as client:
+        with redis.Redis.from_url(url, socket_timeout=None) as client:  # it waits for the worker to start
             yield _Ask(client, floor.app(url))
     finally:
         worker.terminate()
