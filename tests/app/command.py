@@ -43,7 +43,7 @@ def start(*arguments: str, cwd: Path = ROOT, **environ: str) -> "subprocess.Pope
 
 def hookpool(*arguments: str, cwd: Path = ROOT, **environ: str) -> Ended:
     with start(*arguments, cwd=cwd, **environ) as process:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=240)
     return Ended(process.returncode, out, err)
 
 

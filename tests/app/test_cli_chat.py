@@ -94,7 +94,7 @@ def test_the_airlines_script_of_the_readme_talks() -> None:
     command = [sys.executable, "-m", "dispatcher.cli", "chat", str(AIRLINE), "--script", str(SCRIPT), "--trace"]
     lines = "hello\nqk7 p2m\nI want to talk to a person\n"
     ended = subprocess.run(
-        command, check=False, input=lines, cwd=ROOT, env=ENVIRON, capture_output=True, text=True, timeout=90
+        command, check=False, input=lines, cwd=ROOT, env=ENVIRON, capture_output=True, text=True, timeout=240
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "Front Desk: Hello! What is your booking reference?" in ended.stdout

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_airline_holds_over_celery_on_the_embedded_pool_and_nothing_is_left() -> None:
     with start("eval", str(AIRLINE)) as process, family(process) as alive:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=240)
     last = out.splitlines()[-1]
     assert process.returncode == 0, out + err
     assert all(" run, 0 failed, " in line for line in err.splitlines()), "nothing but how far it is"
@@ -116,7 +116,7 @@ def test_ctrl_c_in_the_middle_is_quiet_and_leaves_nothing(folder: Path, pool: st
         with start("eval", str(folder), "--pool", pool, **environ) as process, family(process) as alive:
             asked()
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err) == (130, "", "")
     assert alive() == []
     assert sorted(path.name for path in folder.iterdir()) == ["cases.yaml", "cb.py"]

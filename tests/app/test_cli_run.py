@@ -230,7 +230,7 @@ def test_a_signal_ends_it_quietly_and_leaves_nothing(folder: Path, number: int, 
         ):
             asked()
             process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err) == (code, "", "")
     assert alive() == []
 

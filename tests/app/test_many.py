@@ -23,7 +23,7 @@ def test_a_run_that_is_killed_and_gone_on_with_has_every_result_once(tmp_path: P
         while len(lines(out)) < COUNT // 4 and time.monotonic() < until and process.poll() is None:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=240)
     kept = lines(out)
     assert COUNT // 4 <= len(kept) < COUNT
     with out.open("a") as file:

@@ -74,7 +74,7 @@ def fragile(server: str, empty: redis.Redis, tmp_path: Path) -> Iterator[Callabl
 
     def start(workers: int = 2, **settings: float) -> Crew:
         opened.append(crew := Crew(server, tmp_path, workers, **settings))
-        until(lambda: crew.transport.workers() == workers, 30)
+        until(lambda: crew.transport.workers() == workers, 60)
         return crew
 
     yield start
@@ -123,7 +123,7 @@ def hire(lasting: Server, tmp_path: Path) -> Iterator[Hire]:
 
     def start(name: str, url: str = "", **given: object) -> Worker:
         hired.append(Worker(url or lasting.url, tmp_path / f"{name}.log", **given))  # type: ignore[arg-type]
-        until(lambda: hired[-1].ready(lasting.client), 20)
+        until(lambda: hired[-1].ready(lasting.client), 60)
         return hired[-1]
 
     yield start

@@ -251,7 +251,7 @@ def real(lasting: Server, site: Slow, tmp_path_factory: pytest.TempPathFactory) 
     log = tmp_path_factory.mktemp("real") / "real.log"
     http = {"egress_allow": "127.0.0.0/8", "egress_ports": site.port}
     worker = Worker(lasting.url, log, real=True, lease_s=5, **http)
-    until(lambda: worker.ready(lasting.client), 30)
+    until(lambda: worker.ready(lasting.client), 60)
     yield worker
     worker.close()
     lasting.client.delete(wire.WORKERS)

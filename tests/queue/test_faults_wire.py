@@ -47,7 +47,7 @@ class Wired:
             self.wires[name] = Proxy(directory / name, server.directory / "pool.sock")
         self.worker = Worker(self.wires["worker"].url, directory / "wired.log", concurrency=2)
         self.front = Front(self.wires["dispatcher"].url)
-        until(lambda: self.worker.ready(server.client), 20)
+        until(lambda: self.worker.ready(server.client), 60)
         assert self.front.run("warm").result(20) == "ok"  # the server knows the scripts
 
     def close(self) -> None:

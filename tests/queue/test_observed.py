@@ -116,7 +116,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     watched = Watched(tmp_path_factory.mktemp("watched"))
-    until(watched.ready, 30)
+    until(watched.ready, 60)
     yield watched
     watched.close()
 
@@ -222,7 +222,7 @@ def test_a_server_that_is_away_makes_it_not_ready_but_not_dead(watched: Watched)
     assert b"not reached" in watched.get("/readyz")[1]
     assert watched.get("/healthz")[0] == 200
     watched.server.start()
-    until(watched.ready, 20)
+    until(watched.ready, 60)
     assert watched.worker.end() == 0
     with pytest.raises(OSError):
         watched.get("/healthz")
