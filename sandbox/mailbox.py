@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sandbox import wire
 from sandbox.line import Line
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ class Entry(NamedTuple):
     data: bytes
 
 
+# KEYS mailbox. ARGV kind, data, ttl ms.
+POST = """
+redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+"""
+
+
 def post(client: redis.Redis, key: str, entry: Entry, ttl_s: float) -> None:
     """Put `entry` into the mailbox `key`: one round trip."""
-    with client.pipeline(transaction=True) as pipe:
-        pipe.xadd(key, {entry.kind: entry.data})
-        pipe.pexpire(key, round(ttl_s * 1000))
-        pipe.execute()
+    wire.script(client, POST)([key], [entry.kind, entry.data, wire.ms(ttl_s)])
 
 
 class Mailbox:

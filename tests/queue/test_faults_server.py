@@ -17,6 +17,7 @@ from sandbox.backlog import Backlog, Rights, entry
 from sandbox.delta import Delta
 from sandbox.errors import PoolUnavailable
 from sandbox.ledger import Bid, Ledger
+from sandbox.mailbox import Entry, post
 from tests.queue.conftest import Hire, Open, until
 from tests.queue.kit import Hold, Server, runs
 
@@ -164,6 +165,7 @@ def test_what_a_full_memory_refuses_is_refused_whole(lasting: Server) -> None:
         lambda: ledger.admit("q", "m", b"message", limit=9, ttl_s=60),
         lambda: ledger.admit("q", "n", b"message", {"beside": (b"x", 60)}, limit=9, ttl_s=60),
         lambda: ledger.announce("me"),
+        lambda: post(client, wire.inbox_key("i"), Entry(wire.FRAME, b"frame"), 60),
     ]
     full(lasting, True)
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -98,6 +100,14 @@ def test_the_message_shows_no_arguments_and_is_not_pickled(server: str) -> None:
     assert message["content-type"] == "application/x-msgpack"
     assert message["headers"] == {"task": wire.TASK, "id": job.id}
     assert "secret" not in json.dumps({**message, "body": ""})
+
+
+def test_who_sends_needs_no_celery() -> None:
+    """Which takes as long to import as all the rest."""
+    code = "import sys, dispatcher.embedded, dispatcher.celery_transport, dispatcher.redis_store; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+    assert "redis" in loaded
+    assert not {"celery", "kombu"} & set(loaded)
 
 
 def test_tool_calls_are_answered_by_the_host_of_their_own_job(pool: Embedded) -> None:
