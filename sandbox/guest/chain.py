@@ -23,6 +23,7 @@ import contextlib
 import inspect
 import json
 import marshal
+import mmap
 import re
 import sys
 from dataclasses import dataclass
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     from sandbox.invocation import Source
 
 RESERVE_BYTES = 2 * 1024 * 1024
-_RESERVE: list[bytes] = []
-"""Kept back while callbacks run, so that what ends for want of memory leaves room to say so. From calloc and
+_RESERVE: list[mmap.mmap] = []
+"""Kept back while callbacks run, so that what ends for want of memory leaves room to say so. A mapping that is
 never touched: no pages, only addresses.
 """
 
@@ -67,7 +68,7 @@ def run_chain(code: bytes, body: bytes, caller: Caller, history: Callable[[], by
     run = _Run()
     try:
         if not _RESERVE:
-            _RESERVE.append(bytes(RESERVE_BYTES))
+            _RESERVE.append(mmap.mmap(-1, RESERVE_BYTES, mmap.MAP_PRIVATE))
         return run.reply(code, body, caller, history).encode()
     except BaseException as raised:
         error = raised

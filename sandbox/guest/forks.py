@@ -32,23 +32,21 @@ def prepare(orders: dict[str, Any], home: int | None) -> Zygote:
     proof.prove(plan, fork, readable)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
-    shared.share(plan)
+    shared.share(plan, once=(child.__name__, __name__))
     mappings.merge(maps)
-    mappings.inherit(maps)
     mappings.collapse(maps)
     maps.close()
-    shared.clear_ground()
     return Zygote(plan, fork, orders["elsewhere"])
 
 
 def _fork(home: int | None) -> int:
     """Fork; where `home` is this process's pid namespace, the child is pid 1 of a new one."""
     if home is None:
-        return os.fork()
+        return calls.fork()
     calls.unshare(calls.CLONE_NEWPID)
     pid = -1
     try:
-        pid = os.fork()
+        pid = calls.fork()
     finally:
         if pid:
             calls.setns(home, calls.CLONE_NEWPID)

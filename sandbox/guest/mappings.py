@@ -5,8 +5,7 @@ joins what may be executed, and what was read-only after relocation joins the da
 That is nothing to a child's safety. What it guards are libraries of a process whose code may do with
 its own memory what it likes; that no page becomes executable in a child is seccomp's to hold.
 
-The libraries that every child runs are made such that a fork copies their page tables. And the heap
-moves to huge pages, of which a fork copies one entry where it copied 512.
+The heap moves to huge pages, of which a fork copies one entry where it copied 512.
 
 All of it is for speed alone, so a kernel that refuses is not an error.
 """
@@ -14,8 +13,6 @@ All of it is for speed alone, so a kernel that refuses is not an error.
 from __future__ import annotations
 
 import ctypes
-import mmap
-import os
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 if TYPE_CHECKING:
@@ -25,25 +22,6 @@ _libc = ctypes.CDLL(None)
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _MADV_COLLAPSE = 25  # Linux 6.1
 _HUGE = 2 * 1024 * 1024
-_PAGE = mmap.PAGESIZE
-_EVERY_CHILD = (
-    "libpython",
-    "python3",
-    "libc.",
-    "ld-linux",
-    "_pydantic_core",
-    "_cmsgpack",
-    "_ctypes.",
-    "libffi",
-    "_socket.",
-    "_struct.",
-    "_json.",
-    "array.",
-    "resource.",
-    "libcrypto",
-    "_hashlib.",
-    "_random.",
-)
 
 
 class Mapping(NamedTuple):
@@ -100,20 +78,6 @@ def _pieces(all_: Iterable[Mapping]) -> list[list[Mapping]]:
             data -= 1  # read-only since its relocation
         pieces += [run[:data], run[data:]]
     return [piece for piece in pieces if len(piece) > 1]
-
-
-def inherit(maps: TextIO) -> None:
-    """Let a fork copy the page table of the libraries every child runs, which otherwise is rebuilt fault by fault.
-
-    It does so for a private mapping that a page was ever written in.
-    """
-    for one in _mappings(maps):
-        if one.mode == "r-xp" and os.path.basename(one.path).startswith(_EVERY_CHILD):
-            whole = ctypes.c_void_p(one.start), ctypes.c_size_t(one.end - one.start)
-            if not _libc.mprotect(*whole, _READ | _WRITE | _EXECUTE):
-                byte = ctypes.c_ubyte.from_address(one.start)
-                byte.value = byte.value  # the first page of the file's headers, which nobody reads again
-                _libc.mprotect(*whole, _READ | _EXECUTE)
 
 
 def collapse(maps: TextIO) -> None:

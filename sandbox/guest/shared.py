@@ -3,9 +3,11 @@
 A fork copies no memory, but the first write to a page does, and costs microseconds each; CPython
 writes to an object by looking at it, because it counts references. So before the first fork:
 
+    doors      do once what every child would do to `sys.modules`
     warm       walk the lockdown with calls that do nothing, and run the runtime, often enough that caches
                are filled and bytecode is specialized here
-    doors      do once what every child would do to `sys.modules`
+    gather     bytecode that cannot be specialized counts how often it ran, in the code itself: put all
+               such code side by side, so that the counts are on few pages
     immortal   give every object the reference count that CPython 3.12 never changes (PEP 683 was
                made for servers that fork)
     freeze     and put them where the cycle collector does not write to them either
@@ -20,13 +22,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from sandbox.guest import chain, imports, lockdown
 from sandbox.invocation import Code, Invocation, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from sandbox.contract import CallKind, Return
     from sandbox.guest.lockdown import Plan
 
@@ -57,17 +61,58 @@ class Nobody:
         raise AssertionError(package)
 
 
-def share(plan: Plan) -> None:
-    """All of it, once, before the first fork."""
+def share(plan: Plan, once: Collection[str]) -> None:
+    """All of it, before the first fork. `once`: modules whose code runs once in each child, so it is never specialized."""
     imports.close_doors()
-    for turn in range(ROUNDS):
-        lockdown.rehearse(plan)
-        chain.run_chain(warm_code(turn), WARM_BODY, Nobody())
+    _warm_up(plan)
+    clear_ground()
+    _gather(plan, once)
+    _warm_up(plan)
     chain.forget()
     gc.collect()
     gc.disable()
     _immortalize()
     gc.freeze()
+    clear_ground()
+
+
+def _warm_up(plan: Plan, rounds: int = ROUNDS) -> None:
+    for turn in range(rounds):
+        lockdown.rehearse(plan)
+        chain.run_chain(warm_code(turn), WARM_BODY, Nobody())
+
+
+def _gather(plan: Plan, once: Collection[str]) -> None:
+    """Copies of all code that a run writes to, made one after the other, in place of the originals."""
+    functions = [found for found in gc.get_objects() if type(found) is FunctionType]
+    before = {id(code): (code, _counts(code)) for function in functions for code in _with_inner(function.__code__)}
+    _warm_up(plan, rounds=1)
+    written = {key for key, (code, counts) in before.items() if _counts(code) != counts}
+    written |= {id(function.__code__) for function in functions if function.__module__ in once}
+    copies: dict[int, CodeType] = {}
+    for function in functions:
+        if any(id(code) in written for code in _with_inner(function.__code__)):
+            function.__code__ = _copy(function.__code__, copies)
+
+
+def _counts(code: CodeType) -> int:
+    return hash(code._co_code_adaptive)  # type: ignore[attr-defined]  # CPython 3.12's, as it stands
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """`code`, and that of the functions defined in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _with_inner(inner)
+
+
+def _copy(code: CodeType, copies: dict[int, CodeType]) -> CodeType:
+    """The one copy of `code`."""
+    if id(code) not in copies:
+        inner = (_copy(one, copies) if isinstance(one, CodeType) else one for one in code.co_consts)
+        copies[id(code)] = code.replace(co_consts=tuple(inner))
+    return copies[id(code)]
 
 
 def _immortalize() -> None:
