@@ -2,7 +2,9 @@
 
 A thread of its own keeps `size` children waiting, so that fork and lockdown are off the latency
 path; when a burst empties the pool, a child is forked on demand. It also keeps the `Shelf` of
-children that have compiled the code that comes again and again. And it starts a new zygote when
+children that have compiled the code that comes again and again. When nothing runs, those that wait
+are told to warm up: a job that finds them so is answered sooner, and work that is there goes first.
+And it starts a new zygote when
 the old one died or has forked enough: a worn-out zygote lives on until its last child is done, and
 jobs never wait for the change, because the new one is ready before it takes over.
 """
@@ -33,6 +35,7 @@ ANNOUNCE_S = 5.0
 RESTART_S = 10.0
 LULL_S = 0.002  # between a hand-out and the fork that makes up for it: the job has the cores first
 RETRY_S = 0.2  # between two attempts to start a zygote
+IDLE_S = 0.01  # how often to look whether children may warm up now
 
 
 class Stock(NamedTuple):
@@ -57,6 +60,7 @@ class Pool:
         self._shelf = Shelf(settings.warm_codes, settings.warm_age_s)
         self._handed: collections.Counter[str] = collections.Counter()
         self._counting = threading.Lock()
+        self._handing = threading.Lock()  # what is told to warm up is not handed out meanwhile
         self._restarts = 0
         self._worn: list[Zygote] = []
         self._closing = False
@@ -76,8 +80,8 @@ class Pool:
 
     @property
     def settled(self) -> bool:
-        """Whether every child that should wait does."""
-        return len(self._waiting) >= self._size and self._shelf.wanted() is None
+        """Whether every child that should wait does, and is told to warm up."""
+        return len(self._waiting) >= self._size and self._shelf.wanted() is None and self._warm
 
     def stock(self) -> Stock:
         """As it is now."""
@@ -100,12 +104,12 @@ class Pool:
             if compiled is not None:
                 if compiled.fresh():
                     self._count("compiled")
-                    compiled.rest()
                     return compiled
                 compiled.close()
             while time.monotonic() < until:
                 with contextlib.suppress(IndexError):
-                    child = self._waiting.popleft()
+                    with self._handing:
+                        child = self._waiting.popleft()
                     if child.fresh():
                         self._count("waiting")
                         return child
@@ -113,7 +117,7 @@ class Pool:
                     continue
                 if self._zygote.alive:
                     with contextlib.suppress(ZygoteLost):
-                        child = self._zygote.fork(warm=False)
+                        child = self._zygote.fork()
                         if child.announce(ANNOUNCE_S):
                             self._count("forked")
                             return child
@@ -139,12 +143,14 @@ class Pool:
     def _keep(self) -> None:
         """Fill up, and see to it that there is something to fill from."""
         while not self._closing:
-            self._wake.wait(1.0)
+            self._wake.wait(1.0 if self._warm else IDLE_S)
             time.sleep(LULL_S)
             self._wake.clear()
             self._renew()
             with contextlib.suppress(ZygoteLost, OSError):
                 self._fill()
+            if self._zygote.busy == len(self._waiting) + len(self._shelf):
+                self._warm_up()
             self._shelf.sweep()
             for zygote in [z for z in self._worn if not z.alive or z.busy == 0]:
                 self._worn.remove(zygote)
@@ -156,15 +162,27 @@ class Pool:
             job = None if len(self._waiting) < self._size else self._shelf.wanted()
             if job is None and len(self._waiting) >= self._size:
                 return
-            child = self._zygote.fork(warm=bool(self._waiting))  # one that is wanted at once warms up at its work
+            child = self._zygote.fork()
             if not child.announce(ANNOUNCE_S):
                 child.close()
                 return
             if job is None:
                 self._waiting.append(child)
             else:
-                child.warm(job)
+                child.compile(job)
                 self._shelf.put(job, child)
+
+    @property
+    def _warm(self) -> bool:
+        return all(child.warm for child in (*self._waiting, *self._shelf))
+
+    def _warm_up(self) -> None:
+        """All that wait and are cold."""
+        for child in list(self._waiting):
+            with self._handing, contextlib.suppress(OSError):
+                if child in self._waiting and not child.warm:
+                    child.warm_up()
+        self._shelf.warm_up()
 
     def _empty(self) -> None:
         for _ in range(len(self._waiting)):

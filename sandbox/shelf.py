@@ -10,6 +10,7 @@ leaves first, and none longer than `age_s` without a job. It only keeps; `Pool` 
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
 import threading
 import time
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandbox.contract import Job
     from sandbox.zygote import Child
 
@@ -74,6 +77,22 @@ class Shelf:
                 place.child = child
                 return
         child.close()
+
+    def __iter__(self) -> Iterator[Child]:
+        """The children, as they are now."""
+        with self._lock:
+            return iter([place.child for place in self._places.values() if place.child is not None])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def warm_up(self) -> None:
+        """All that are cold."""
+        with self._lock:
+            for place in self._places.values():
+                if place.child is not None and not place.child.warm:
+                    with contextlib.suppress(OSError):  # it is gone, which its hand-out will see
+                        place.child.warm_up()
 
     def sweep(self) -> None:
         """Let go of what is too old or too much."""

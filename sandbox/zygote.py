@@ -30,7 +30,7 @@ import msgpack
 
 from sandbox import codec
 from sandbox.errors import ZygoteLost
-from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, UIDS, WARM
+from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, READY, UIDS
 from sandbox.kernel.calls import receive_fds
 
 if TYPE_CHECKING:
@@ -88,12 +88,13 @@ class Child:
     pid: int = 0  # in this process's pid namespace
     idle: Reading = field(default=Reading(0.0, 0, 0))  # as it waits: limits count from here
     born: bool = False
+    warm: bool = False  # it ran a harmless callback, or is about to
     code: bytes = b""  # what it compiled already
     _ended: threading.Event = field(default_factory=threading.Event)
     _waitstatus: int | None = None
 
     def announce(self, timeout: float) -> bool:
-        """Wait until it is locked down and warm; False when it died or took too long."""
+        """Wait until it is locked down; False when it died or took too long."""
         if self.born:
             return True
         self.channel.settimeout(timeout)
@@ -103,7 +104,7 @@ class Child:
                 self.pidfd, self.listener = fds[0], fds[1] if len(fds) > 1 else -1
                 self.pid = _pid_behind(self.pidfd)
                 self.statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-            if self.statm >= 0 and self.channel.recv(1) == WARM:
+            if self.statm >= 0 and self.channel.recv(1) == READY:
                 self.idle = self.measure()
                 self.born = True
         self.channel.settimeout(None)
@@ -124,25 +125,30 @@ class Child:
         except OSError:
             return 0
 
-    def rest(self) -> None:
-        """What it used until now was not the job's: count from here."""
-        with contextlib.suppress(OSError):  # it is gone, which its supervisor will see
-            self.idle = self.measure()
-
     def fresh(self) -> bool:
-        """Alive, and silent since its announcement: fit to be handed out."""
+        """Alive, and silent since its announcement: fit to be handed out. What it used until now is not the job's."""
         if not self.born:
             return False
         poller = select.poll()
         poller.register(self.channel, select.POLLIN)
         poller.register(self.pidfd, select.POLLIN)
-        return not poller.poll(0)
+        if poller.poll(0):
+            return False
+        if self.warm or self.code:
+            with contextlib.suppress(OSError):  # it is gone, which its supervisor will see
+                self.idle = self.measure()
+        return True
 
     def order(self, job: Job) -> bytes:
         """The frame that makes it run `job`; the code stays here where the child has it already."""
         return b"J" + self._caps(job.limits) + (replace(job, code=b"") if self.code else job).cargo
 
-    def warm(self, job: Job) -> None:
+    def warm_up(self) -> None:
+        """Let it touch what a job will touch first. Raises OSError when it is gone."""
+        self.warm = True
+        self.channel.sendall(codec.frame(b"W"))
+
+    def compile(self, job: Job) -> None:
         """Let it compile the code of a job like `job`, under its limits. Raises OSError when it is gone."""
         self.channel.sendall(codec.frame(b"P" + self._caps(job.limits) + job.code))
         self.code = job.code
@@ -231,18 +237,15 @@ class Zygote:
         """Of the process this one started."""
         return self._process.pid
 
-    def fork(self, *, warm: bool = True) -> Child:
-        """Ask for a child; it announces itself when it is locked down. Raises ZygoteLost.
-
-        `warm`: it has the time to run a harmless callback first; one whose job waits has not.
-        """
+    def fork(self) -> Child:
+        """Ask for a child; it announces itself when it is locked down. Raises ZygoteLost."""
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             self.forks += 1
             child = Child(self, self.forks, ours)
             self._children[child.serial] = child
             try:
-                socket.send_fds(self._control, [b"%b%d" % (b"F" if warm else b"f", child.serial)], [theirs.fileno()])
+                socket.send_fds(self._control, [b"%d" % child.serial], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 del self._children[child.serial]

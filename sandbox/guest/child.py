@@ -28,23 +28,24 @@ STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
 
 
-def live(seat: Seat, channel: int, elsewhere: list[str], *, warm: bool) -> NoReturn:
+def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
     """Lock down, wait for the job, run it, reply. The process ends here whatever happens.
 
-    `elsewhere`: packages that another flavour of zygote has. `warm`: touch what a job will touch first.
+    `elsewhere`: packages that another flavour of zygote has.
     """
     try:
         os.dup2(channel, lockdown.CHANNEL)
         lockdown.lock(seat)
         wire = Channel(elsewhere)
-        if warm:
-            chain.run_chain(shared.warm_code(-1), shared.WARM_BODY, shared.Nobody())
         streams = _prepare(wire)
         sys.meta_path.insert(0, _Elsewhere(wire))
-        os.write(lockdown.CHANNEL, lockdown.WARM)
+        os.write(lockdown.CHANNEL, lockdown.READY)
         code = b""
-        while (frame := wire.receive())[:1] == b"P":
-            code = _early(frame[1:], seat)
+        while (frame := wire.receive())[:1] in {b"W", b"P"}:
+            if frame[:1] == b"P":
+                code = _early(frame[1:], seat)
+            else:  # touch what a job will touch first
+                chain.run_chain(shared.warm_code(-1), shared.WARM_BODY, shared.Nobody())
         if frame[:1] == b"J":
             reply = _run(frame[1:], seat, code, wire)
             for stream in streams:  # ours, whatever the code put in their place

@@ -35,8 +35,11 @@ def prepare(orders: dict[str, Any], home: int | None) -> Zygote:
     shared.share(plan, once=(child.__name__, __name__))
     mappings.merge(maps)
     mappings.collapse(maps)
+    mappings.let_go(maps)
     maps.close()
-    return Zygote(plan, fork, orders["elsewhere"])
+    zygote = Zygote(plan, fork, orders["elsewhere"])
+    shared.clear_ground()
+    return zygote
 
 
 def _fork(home: int | None) -> int:
@@ -80,10 +83,10 @@ class Zygote:
                 data, fds = calls.receive_fds(control, 64)
                 if not data:
                     return
-                self._bear(int(data[1:]), fds[0], control, warm=data[:1] == b"F")
+                self._bear(int(data), fds[0], control)
                 os.close(fds[0])
 
-    def _bear(self, serial: int, channel: int, control: socket.socket, *, warm: bool) -> None:
+    def _bear(self, serial: int, channel: int, control: socket.socket) -> None:
         try:
             pid = self._fork()
         except OSError as error:
@@ -91,7 +94,7 @@ class Zygote:
             return
         if pid == 0:
             seat = lockdown.Seat(self.plan, serial, 0 if self.plan.tier == "A" else self._pid)
-            child.live(seat, channel, self._elsewhere, warm=warm)
+            child.live(seat, channel, self._elsewhere)
         pidfd = os.pidfd_open(pid)
         self._alive[pidfd] = (pid, serial)
         self._epoll.register(pidfd, select.EPOLLIN)

@@ -6,17 +6,17 @@ socket, whose number and the rest of its orders are JSON in argv. In order:
     namespaces (tier A) -> preload -> own root (tier A) -> prepare and prove the lockdown -> serve
 
 On the control socket (SEQPACKET, one message each):
-    worker -> zygote   `F<serial>` with a channel to fork a child for; `f<serial>` when its job waits already
+    worker -> zygote   `<serial>` with a channel to fork a child for
     zygote -> worker   {"unshared"}; {"ready": layers, "missing": ...}; {"failed": text};
                        {"exit": serial, "code": waitstatus}; {"unborn": serial, "why": text}
 End of file there ends the zygote, and with it, in tier A, everything in its pid namespace.
 
-A child is locked down, warms itself by running a harmless callback, then waits for its one job on
-its channel. It answers, and is killed: no child ever runs twice.
+A child is locked down, then waits for its one job on its channel; told to warm up, it runs a
+harmless callback first. It answers, and is killed: no child ever runs twice.
 
 Frames on a channel are a tag byte and a payload (`sandbox.codec.frame`):
-    worker -> child  P code  J job  V Return  H history    child -> worker  O stdout  E stderr  C Call  H ask  R reply
-                                                    N a package this flavour lacks
+    worker -> child  W warm up  P code  J job  V Return  H history
+    child -> worker  O stdout  E stderr  C Call  H ask  R reply  N a package this flavour lacks
 """
 
 from __future__ import annotations

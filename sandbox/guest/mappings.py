@@ -5,7 +5,8 @@ joins what may be executed, and what was read-only after relocation joins the da
 That is nothing to a child's safety. What it guards are libraries of a process whose code may do with
 its own memory what it likes; that no page becomes executable in a child is seccomp's to hold.
 
-The heap moves to huge pages, of which a fork copies one entry where it copied 512.
+The heap moves to huge pages, of which a fork copies one entry where it copied 512. And of the libraries'
+code only what is used from now on stays in this process's page tables; the rest is the page cache's.
 
 All of it is for speed alone, so a kernel that refuses is not an error.
 """
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _libc = ctypes.CDLL(None)
 _READ, _WRITE, _EXECUTE = 1, 2, 4
-_MADV_COLLAPSE = 25  # Linux 6.1
+_MADV_DONTNEED, _MADV_COLLAPSE = 4, 25  # the second since Linux 6.1
 _HUGE = 2 * 1024 * 1024
 
 
@@ -87,3 +88,10 @@ def collapse(maps: TextIO) -> None:
             continue
         for start in range(-(-one.start // _HUGE) * _HUGE, one.end - _HUGE + 1, _HUGE):
             _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE)
+
+
+def let_go(maps: TextIO) -> None:
+    """Of what is mapped from files and never written: read again when it is touched again."""
+    for one in _mappings(maps):
+        if one.path.startswith("/") and "w" not in one.mode:
+            _libc.madvise(ctypes.c_void_p(one.start), ctypes.c_size_t(one.end - one.start), _MADV_DONTNEED)

@@ -73,7 +73,6 @@ def share(plan: Plan, once: Collection[str]) -> None:
     gc.disable()
     _immortalize()
     gc.freeze()
-    clear_ground()
 
 
 def _warm_up(plan: Plan, rounds: int = ROUNDS) -> None:
@@ -135,18 +134,25 @@ def _immortalize() -> None:
 
 
 def clear_ground() -> None:
-    """Use up the free room in pages that are shared, so that what a child allocates lies together on fresh ones.
+    """Use up the free room in pages that are shared, so that what comes next lies together on fresh ones.
 
-    Of CPython's allocator: for each size, every block up to the first of an untouched pool. Of the C
-    library's: everything below the end of its heap. None of it is given back. Of each size at most
-    `_ROOM` bytes: on an allocator that is made otherwise this is no use, and must not be without end.
+    Of CPython's allocator: for each size, every block up to the first of an untouched pool, and then
+    pools until one is of an arena made for it. Of the C library's: everything below the end of its
+    heap. None of it is given back. Of each at most `_ROOM` bytes: on an allocator that is made
+    otherwise this is no use, and must not be without end.
     """
+    gc.collect()  # which empties the lists of tuples, dicts and floats to be used again
     for size in range(_ALIGNMENT * 3, _LARGEST_SMALL + 1, _ALIGNMENT):
         for _ in range(_ROOM // size):
             block = bytes(size - _BYTES_HEAD)
             if id(block) % _POOL == _POOL_HEAD:
                 break
             _USED_UP.append(block)
+    for _ in range(4 * _ROOM // _LARGEST_SMALL):
+        block = bytes(_LARGEST_SMALL - _BYTES_HEAD)
+        _USED_UP.append(block)
+        if id(block) % _ARENA < _POOL + _POOL_HEAD:
+            break
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
@@ -161,7 +167,7 @@ def clear_ground() -> None:
 
 _ROOM = 1024 * 1024
 _ALIGNMENT, _LARGEST_SMALL = 16, 512  # of CPython's allocator
-_POOL, _POOL_HEAD = 16 * 1024, 48
+_ARENA, _POOL, _POOL_HEAD = 1024 * 1024, 16 * 1024, 48
 _BYTES_HEAD = sys.getsizeof(b"")
 _MAPPED_APART, _LARGEST_BIN = 128 * 1024, 1032  # of the C library's
 _USED_UP: list[bytes] = []
