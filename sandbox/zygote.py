@@ -2,8 +2,8 @@
 
 A `Child` is a channel, a pidfd and a serial. It announces itself on its own channel, with the
 pidfd and the seccomp listener as descriptors, before any user code can run in it; from then on it
-is killed through the pidfd, never by number. How it ended only its parent knows, so the zygote
-reports that on the control socket, off the latency path.
+is killed through the pidfd, never by number. How it ended only its parent knows: where that matters
+the zygote is asked, on the control socket.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class Child:
         self._ended.set()
 
     def exit_code(self, timeout: float) -> int | None:
-        """As `os.waitstatus_to_exitcode`; None when nobody can say."""
+        """As `os.waitstatus_to_exitcode`; None when nobody can say within `timeout` seconds."""
+        self.zygote.ask(self.serial)
         self._ended.wait(timeout)
         return None if self._waitstatus is None else os.waitstatus_to_exitcode(self._waitstatus)
 
@@ -252,8 +253,13 @@ class Zygote:
                 raise ZygoteLost(f"the fork server is gone: {error.strerror}") from error
         return child
 
+    def ask(self, serial: int) -> None:
+        """Let it say how a child ended, now or once it has."""
+        with self._lock, contextlib.suppress(OSError):  # it is gone, and so is every child
+            self._control.send(b"%d" % serial)
+
     def forget(self, child: Child) -> None:
-        """It is done with; its end will be reported to nobody."""
+        """It is done with."""
         with self._lock:
             self._children.pop(child.serial, None)
 
@@ -298,7 +304,7 @@ class Zygote:
                 return message
 
     def _listen(self) -> None:
-        """Exit reports, until the zygote's end; then every child of it is known to be gone."""
+        """Answers, until the zygote's end; then every child of it is known to be gone."""
         with contextlib.suppress(OSError):
             while data := self._control.recv(65536):
                 message = json.loads(data)

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import select
+import socket
 from typing import TYPE_CHECKING, Any
 
 from sandbox.guest import child, lockdown, mappings, proof, shared
@@ -13,10 +14,14 @@ from sandbox.kernel import calls
 from sandbox.policy import naming_filter
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
     from sandbox.guest.lockdown import Plan
+
+
+ENDS_KEPT = 256
+"""How many children ago one may have ended whose end is still known."""
+
+REHEARSED = 8
+"""Children forked to none but the loop's own use: bytecode is specialized by then."""
 
 
 def prepare(orders: dict[str, Any], home: int | None) -> Zygote:
@@ -32,13 +37,13 @@ def prepare(orders: dict[str, Any], home: int | None) -> Zygote:
     proof.prove(plan, fork, readable)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
-    shared.share(plan, once=(child.__name__, __name__))
+    shared.share(plan, once=(child.__name__, calls.__name__, __name__))
+    zygote = Zygote(plan, home, orders["elsewhere"])
+    zygote.rehearse()
     mappings.merge(maps)
     mappings.collapse(maps)
     mappings.let_go(maps)
     maps.close()
-    zygote = Zygote(plan, fork, orders["elsewhere"])
-    shared.clear_ground()
     return zygote
 
 
@@ -56,51 +61,88 @@ def _fork(home: int | None) -> int:
     return pid
 
 
-def tell(control: socket.socket, **message: object) -> None:
-    """One message to the worker."""
-    control.send(json.dumps(message).encode())
-
-
 class Zygote:
-    """Forks on request and reports who ended how. One thread, no user code, no waiting on a child."""
+    """Forks on request and says who ended how, if asked. One thread, no user code, no waiting on a child.
 
-    def __init__(self, plan: Plan, fork: Callable[[], int], elsewhere: list[str]) -> None:
+    What it writes between two forks is copied, page by page, and breaks huge pages that children
+    share: its loop makes few objects.
+    """
+
+    def __init__(self, plan: Plan, home: int | None, elsewhere: list[str]) -> None:
         self.plan = plan
         self._elsewhere = elsewhere
-        self._fork = fork
+        self._home = home
         self._pid = os.getpid()
-        self._alive: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, serial)
         self._epoll = select.epoll()
+        self._begin()
+
+    def _begin(self) -> None:
+        """With lists, which are written in place where a dict moves as it grows."""
+        self._alive: list[tuple[int, int, int]] = []  # pidfd, pid, serial
+        self._ended = [(0, 0)] * ENDS_KEPT  # serial, waitstatus; where the serial belongs
+        self._asked: list[int] = []  # serials whose end somebody waits for
+
+    def rehearse(self) -> None:
+        """Serve for children that find nobody at their channel, so that what happens once has happened."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            with ours:
+                for serial in range(1, REHEARSED + 1):
+                    channel, supervisor = socket.socketpair()
+                    with channel, supervisor:
+                        calls.send_fds(ours, b"%d" % serial, [channel.fileno()])
+            self._loop(theirs)
+            while self._alive:
+                self._bury(self._alive[0][0], theirs)
 
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
-        self._epoll.register(control, select.EPOLLIN)
+        shared.clear_ground()
+        self._begin()  # again, on fresh pages
+        self._loop(control)
+
+    def _loop(self, control: socket.socket) -> None:
+        listening = control.fileno()
+        self._epoll.register(listening, select.EPOLLIN)
         while True:
-            for fd, _event in self._epoll.poll():
-                if fd != control.fileno():
-                    self._bury(fd, control)
-                    continue
-                data, fds = calls.receive_fds(control, 64)
-                if not data:
-                    return
+            ((fd, _event),) = self._epoll.poll(-1, 1)
+            if fd != listening:
+                self._bury(fd, control)
+                continue
+            data, fds = calls.receive_fds(control, 64)
+            if not data:
+                return
+            if fds:
                 self._bear(int(data), fds[0], control)
                 os.close(fds[0])
+            else:
+                self._asked.append(int(data))
+                self._answer(int(data), control)
 
     def _bear(self, serial: int, channel: int, control: socket.socket) -> None:
         try:
-            pid = self._fork()
+            pid = _fork(self._home)
         except OSError as error:
-            tell(control, unborn=serial, why=f"fork: {error.strerror}")
+            control.send(json.dumps({"unborn": serial, "why": f"fork: {error.strerror}"}).encode())
             return
         if pid == 0:
             seat = lockdown.Seat(self.plan, serial, 0 if self.plan.tier == "A" else self._pid)
             child.live(seat, channel, self._elsewhere)
         pidfd = os.pidfd_open(pid)
-        self._alive[pidfd] = (pid, serial)
+        self._alive.append((pidfd, pid, serial))
         self._epoll.register(pidfd, select.EPOLLIN)
 
     def _bury(self, pidfd: int, control: socket.socket) -> None:
-        pid, serial = self._alive.pop(pidfd)
+        place = [fd for fd, _, _ in self._alive].index(pidfd)
+        _, pid, serial = self._alive.pop(place)
         self._epoll.unregister(pidfd)
         os.close(pidfd)
-        tell(control, exit=serial, code=os.waitpid(pid, 0)[1])
+        self._ended[serial % ENDS_KEPT] = serial, os.waitpid(pid, 0)[1]
+        if self._asked:
+            self._answer(serial, control)
+
+    def _answer(self, serial: int, control: socket.socket) -> None:
+        ended, waitstatus = self._ended[serial % ENDS_KEPT]
+        if ended == serial and serial in self._asked:
+            self._asked.remove(serial)
+            control.send(json.dumps({"exit": serial, "code": waitstatus}).encode())

@@ -142,17 +142,20 @@ def clear_ground() -> None:
     otherwise this is no use, and must not be without end.
     """
     gc.collect()  # which empties the lists of tuples, dicts and floats to be used again
+    blocks_in = ctypes.c_uint32.from_address  # a pool begins with their number
     for size in range(_ALIGNMENT * 3, _LARGEST_SMALL + 1, _ALIGNMENT):
         for _ in range(_ROOM // size):
             block = bytes(size - _BYTES_HEAD)
-            if id(block) % _POOL == _POOL_HEAD:
+            if blocks_in(id(block) // _POOL * _POOL).value == 1:
                 break
             _USED_UP.append(block)
     for _ in range(4 * _ROOM // _LARGEST_SMALL):
         block = bytes(_LARGEST_SMALL - _BYTES_HEAD)
         _USED_UP.append(block)
-        if id(block) % _ARENA < _POOL + _POOL_HEAD:
+        if id(block) % _ARENA < _POOL * 2:
             break
+    _KEPT.extend(tuple([None] * size) for size in range(1, 20) for _ in range(50))  # what was freed since
+    _KEPT.extend(slice(None) for _ in range(2))
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
@@ -167,7 +170,8 @@ def clear_ground() -> None:
 
 _ROOM = 1024 * 1024
 _ALIGNMENT, _LARGEST_SMALL = 16, 512  # of CPython's allocator
-_ARENA, _POOL, _POOL_HEAD = 1024 * 1024, 16 * 1024, 48
+_ARENA, _POOL = 1024 * 1024, 16 * 1024
 _BYTES_HEAD = sys.getsizeof(b"")
 _MAPPED_APART, _LARGEST_BIN = 128 * 1024, 1032  # of the C library's
 _USED_UP: list[bytes] = []
+_KEPT: list[object] = []

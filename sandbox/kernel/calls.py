@@ -43,7 +43,10 @@ type Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
 def call(name: str, *arguments: Argument) -> int:
     """One raw system call by name; its result. Raises OSError."""
     converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = int(_libc.syscall(ctypes.c_long(_NR[name]), *converted))
+    return _checked(name, int(_libc.syscall(ctypes.c_long(_NR[name]), *converted)))
+
+
+def _checked(name: str, result: int) -> int:
     if result < 0:
         errno = ctypes.get_errno()
         raise OSError(errno, f"{name}: {os.strerror(errno)}")
@@ -55,11 +58,7 @@ def fork() -> int:
 
     That care is worth twenty page faults in the child, and as many in the parent.
     """
-    pid = int(_libc_fork())
-    if pid < 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"fork: {os.strerror(errno)}")
-    return pid
+    return _checked("fork", int(_libc_fork()))
 
 
 def prctl(option: int, *values: int) -> int:
@@ -80,12 +79,12 @@ def harmless() -> Iterator[None]:
 
 def unshare(flags: int) -> None:
     """Leave the namespaces named by CLONE_NEW... flags for fresh ones."""
-    call("unshare", flags)
+    _checked("unshare", _libc.unshare(flags))
 
 
 def setns(fd: int, kind: int) -> None:
     """Enter the namespace behind `fd`."""
-    call("setns", fd, kind)
+    _checked("setns", _libc.setns(fd, kind))
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
