@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sandbox import codec
 from sandbox.contract import CONTEXT_BYTES, Call, Cargo, Return
@@ -28,17 +28,41 @@ STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
 
 
-def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
-    """Lock down, wait for the job, run it, reply. The process ends here whatever happens.
+class Home(NamedTuple):
+    """What a child finds as if it were its own, made once before the forks."""
+
+    wire: Channel
+    streams: tuple[io.TextIOWrapper, ...]  # stdout, stderr
+
+
+def furnish(elsewhere: Sequence[str]) -> Home:
+    """Make this process as its children are to be: from now on it has no standard streams of its own.
 
     `elsewhere`: packages that another flavour of zygote has.
     """
+    wire = Channel(elsewhere)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    threading.stack_size(STACK_BYTES)
+    tempfile._name_sequence = None  # type: ignore[attr-defined]  # its generator is seeded per pid, and every pid is 1
+    sys.stdin = io.StringIO()
+    out, err = (
+        io.TextIOWrapper(io.BufferedWriter(_Stream(wire, tag)), "utf-8", "backslashreplace", line_buffering=True)
+        for tag in (b"O", b"E")
+    )
+    sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
+    sys.meta_path.insert(0, _Elsewhere(wire))
+    return Home(wire, (out, err))
+
+
+def live(seat: Seat, channel: int, home: Home) -> NoReturn:
+    """Lock down, wait for the job, run it, reply. The process ends here whatever happens."""
+    wire = home.wire
     try:
         os.dup2(channel, lockdown.CHANNEL)
         lockdown.lock(seat)
-        wire = Channel(elsewhere)
-        streams = _prepare(wire)
-        sys.meta_path.insert(0, _Elsewhere(wire))
+        _differ()
         os.write(lockdown.CHANNEL, lockdown.READY)
         code = b""
         while (frame := wire.receive())[:1] in {b"W", b"P"}:
@@ -48,7 +72,7 @@ def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
                 chain.run_chain(shared.warm_code(-1), shared.WARM_BODY, shared.Nobody())
         if frame[:1] == b"J":
             reply = _run(frame[1:], seat, code, wire)
-            for stream in streams:  # ours, whatever the code put in their place
+            for stream in home.streams:  # ours, whatever the code put in their place
                 with contextlib.suppress(Exception):  # it may have closed them
                     stream.flush()
             wire.send(b"R", reply)
@@ -59,24 +83,12 @@ def live(seat: Seat, channel: int, elsewhere: list[str]) -> NoReturn:
     os._exit(0)
 
 
-def _prepare(wire: Channel) -> tuple[io.TextIOWrapper, ...]:
-    """Undo what a fork shares and two invocations must not. The standard streams."""
+def _differ() -> None:
+    """What a fork shares and two invocations must not."""
     gc.enable()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    threading.stack_size(STACK_BYTES)
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    tempfile._name_sequence = None  # type: ignore[attr-defined]  # its generator is seeded per pid, and every pid is 1
-    sys.stdin = io.StringIO()
-    out, err = (
-        io.TextIOWrapper(io.BufferedWriter(_Stream(wire, tag)), "utf-8", "backslashreplace", line_buffering=True)
-        for tag in (b"O", b"E")
-    )
-    sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
-    return out, err
 
 
 def _early(order: bytes, seat: Seat) -> bytes:

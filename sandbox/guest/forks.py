@@ -14,6 +14,7 @@ from sandbox.kernel import calls
 from sandbox.policy import naming_filter
 
 if TYPE_CHECKING:
+    from sandbox.guest.child import Home
     from sandbox.guest.lockdown import Plan
 
 
@@ -24,21 +25,21 @@ REHEARSED = 8
 """Children forked to none but the loop's own use: bytecode is specialized by then."""
 
 
-def prepare(orders: dict[str, Any], home: int | None) -> Zygote:
+def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
     """Its own root (tier A), the plan of the lockdown, and the proof that it holds.
 
     Raises OSError with the step where this host does not allow the tier.
     """
     readable = orders["readable"]
     maps = mappings.opened()
-    bound = dict(zip(readable, readable, strict=True)) if home is None else lockdown.enter_root(readable)
-    fork = functools.partial(_fork, home)
+    bound = dict(zip(readable, readable, strict=True)) if pids is None else lockdown.enter_root(readable)
+    fork = functools.partial(_fork, pids)
     plan = lockdown.prepare(orders["tier"], bound, named=proof.can_name(naming_filter(), fork))
     proof.prove(plan, fork, readable)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
     shared.share(plan, once=(child.__name__, calls.__name__, __name__))
-    zygote = Zygote(plan, home, orders["elsewhere"])
+    zygote = Zygote(plan, pids, child.furnish(orders["elsewhere"]))
     zygote.rehearse()
     mappings.merge(maps)
     mappings.collapse(maps)
@@ -47,9 +48,9 @@ def prepare(orders: dict[str, Any], home: int | None) -> Zygote:
     return zygote
 
 
-def _fork(home: int | None) -> int:
-    """Fork; where `home` is this process's pid namespace, the child is pid 1 of a new one."""
-    if home is None:
+def _fork(pids: int | None) -> int:
+    """Fork; where `pids` is this process's pid namespace, the child is pid 1 of a new one."""
+    if pids is None:
         return calls.fork()
     calls.unshare(calls.CLONE_NEWPID)
     pid = -1
@@ -57,7 +58,7 @@ def _fork(home: int | None) -> int:
         pid = calls.fork()
     finally:
         if pid:
-            calls.setns(home, calls.CLONE_NEWPID)
+            calls.setns(pids, calls.CLONE_NEWPID)
     return pid
 
 
@@ -68,9 +69,10 @@ class Zygote:
     share: its loop makes few objects.
     """
 
-    def __init__(self, plan: Plan, home: int | None, elsewhere: list[str]) -> None:
+    def __init__(self, plan: Plan, pids: int | None, home: Home) -> None:
+        """`pids`: this process's own pid namespace, where each child gets another."""
         self.plan = plan
-        self._elsewhere = elsewhere
+        self._pids = pids
         self._home = home
         self._pid = os.getpid()
         self._epoll = select.epoll()
@@ -121,13 +123,13 @@ class Zygote:
 
     def _bear(self, serial: int, channel: int, control: socket.socket) -> None:
         try:
-            pid = _fork(self._home)
+            pid = _fork(self._pids)
         except OSError as error:
             control.send(json.dumps({"unborn": serial, "why": f"fork: {error.strerror}"}).encode())
             return
         if pid == 0:
             seat = lockdown.Seat(self.plan, serial, 0 if self.plan.tier == "A" else self._pid)
-            child.live(seat, channel, self._elsewhere)
+            child.live(seat, channel, self._home)
         pidfd = os.pidfd_open(pid)
         self._alive.append((pidfd, pid, serial))
         self._epoll.register(pidfd, select.EPOLLIN)

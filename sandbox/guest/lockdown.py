@@ -51,6 +51,7 @@ class Plan:
     allow: bytes
     naming: bytes | None
     ruleset: int | None
+    limits: tuple[tuple[int, int], ...] = ()  # rlimits that do not depend on the job
     lower: dict[str, str] = field(default_factory=dict)  # paths below /tmp -> where they are bound
     missing: dict[str, str] = field(default_factory=dict)  # layer -> why it is not in `layers`
 
@@ -138,6 +139,7 @@ def prepare(tier: Tier, bound: Mapping[str, str], *, named: bool) -> Plan:
         allow=policy.allow_filter(tier, 1 if tier == "A" else _PID_MARK, named=named),
         naming=policy.naming_filter() if named else None,
         ruleset=ruleset,
+        limits=tuple((kind, _at_most(value, resource.getrlimit(kind)[1])) for kind, value in _LIMITS),
         lower={path: source for path, source in bound.items() if path != source},
     )
 
@@ -190,18 +192,24 @@ def _closed_fds(seat: Seat) -> None:
     calls.close_range(RULESET + 1)
 
 
-def _rlimits(_: Seat) -> None:
-    """What does not depend on the job. The supervisor sets address space, CPU and threads from outside."""
-    for kind, value in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, OPEN_FILES),
-        (resource.RLIMIT_FSIZE, TMP_BYTES),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_SIGPENDING, 64),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        calls.limit(kind, value if hard == resource.RLIM_INFINITY else min(value, hard))
+_LIMITS = (
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_NOFILE, OPEN_FILES),
+    (resource.RLIMIT_FSIZE, TMP_BYTES),
+    (resource.RLIMIT_MEMLOCK, 0),
+    (resource.RLIMIT_MSGQUEUE, 0),
+    (resource.RLIMIT_SIGPENDING, 64),
+)
+
+
+def _at_most(value: int, hard: int) -> int:
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
+def _rlimits(seat: Seat) -> None:
+    """What does not depend on the job; for the rest see `cap`."""
+    for kind, value in seat.plan.limits:
+        calls.limit(kind, value)
 
 
 def _own_uid(seat: Seat) -> None:
@@ -236,8 +244,9 @@ def _named_violations(seat: Seat) -> None:
     fds = [calls.call("pidfd_open", os.getpid(), 0)]
     if seat.plan.naming is not None:
         fds.append(seccomp.install_listener(seat.plan.naming))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(CHANNEL)) as channel:
-        calls.send_fds(channel, LOCKED, fds)
+    channel = socket.SocketType(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL)  # the bare one costs a third
+    calls.send_fds(channel, LOCKED, fds)
+    channel.detach()
     for fd in fds:
         calls.close(fd)
 

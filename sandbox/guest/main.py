@@ -47,18 +47,20 @@ def main() -> None:
     from sandbox.guest import preload
 
     try:
-        home = _enter(orders, control)
+        pids = _enter(orders, control)
         preload.preload(orders["code"], orders["packages"], orders["heavy"])
         from sandbox.guest import forks
 
-        zygote = forks.prepare(orders, home)
+        zygote = forks.prepare(orders, pids)
     except Exception as error:  # whatever it was, the worker must hear of it
         _tell(control, failed=f"{type(error).__name__}: {error}")
         os._exit(1)
     os.dup2(1, 2)
     _tell(control, ready=[layer.name for layer in zygote.plan.layers], missing=zygote.plan.missing)
-    zygote.serve(control)
-    os._exit(0)
+    try:
+        zygote.serve(control)
+    finally:  # whatever it was: there is no stream left to say it on, and the worker sees the end
+        os._exit(1)
 
 
 def _nothing_at_fork(**_: object) -> None:

@@ -142,7 +142,7 @@ def drop_capabilities() -> None:
     call("capset", header, struct.pack("=6I", 0, 0, 0, 0, 0, 0))
 
 
-def send_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
+def send_fds(sock: socket.SocketType, data: bytes, fds: list[int]) -> None:
     """One message with open descriptors (SCM_RIGHTS)."""
     sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 

@@ -2,9 +2,10 @@
 
 Theory of operation. A filter sees the call's number, the machine and six 64-bit arguments, never
 memory. A program here starts with the machine: the wrong one, or the x32 numbers, kill the process.
-Then it is a binary search over ranges of numbers, each with a verdict or a block of conditions. The
-search is for the kernel's sake: at every installation it tries all numbers against the program to
-learn which are always allowed, and a linear one made that 0.8 ms per child. Several filters on one thread all run and the strictest answer
+Then it is a binary search over ranges of numbers, one instruction for each, whose branches go on
+searching, or to the conditions of a rule, or to a verdict; each of those is there once. All of it is
+for the kernel's sake: at every installation it translates the program, and tries all numbers
+against it to learn which are always allowed. Several filters on one thread all run and the strictest answer
 wins, in this order: kill, errno, user notification, allow. That order is why naming a forbidden
 call takes two filters: the first notifies the supervisor of the fatal calls and allows the rest,
 the second is the allow list and lets the fatal ones pass *to the first*.
@@ -18,7 +19,7 @@ import ctypes
 import errno
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox.kernel.calls import call
 from sandbox.kernel.syscalls import AUDIT_ARCH, MACHINE, numbers
@@ -36,7 +37,7 @@ _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 _X32_BIT = 0x40000000
 _NOTIF_RECV = 0xC0502100  # _IOWR('!', 0, struct seccomp_notif), 80 bytes
 _LOAD, _AND = 0x20, 0x54  # BPF_LD|BPF_W|BPF_ABS, BPF_ALU|BPF_AND|BPF_K
-_JUMP, _EQUAL, _AT_LEAST, _RETURN = 0x05, 0x15, 0x35, 0x06
+_EQUAL, _AT_LEAST, _RETURN = 0x15, 0x35, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
@@ -60,16 +61,35 @@ type Rule = int | tuple[Is, ...]
 def program(rules: Mapping[str, Rule], default: int, machine: str = MACHINE) -> bytes:
     """The filter for `rules` by call name; names the machine does not have are left out."""
     table = numbers(machine)
-    code = [
-        _op(_LOAD, _ARCH_AT),
-        _op(_EQUAL, AUDIT_ARCH[machine], yes=1),
-        _op(_RETURN, KILL),
-        _op(_LOAD, _NUMBER_AT),
-    ]
+    ranges = _ranges({table[name]: rule for name, rule in rules.items() if name in table}, default)
+    code: list[Op | Label] = [Op(_LOAD, _ARCH_AT), Op(_EQUAL, AUDIT_ARCH[machine], no=KILL), Op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64":
-        code += [_op(_AT_LEAST, _X32_BIT, no=1), _op(_RETURN, KILL)]
-    code += _search(_ranges({table[name]: rule for name, rule in rules.items() if name in table}, default))
-    return b"".join(code)
+        code.append(Op(_AT_LEAST, _X32_BIT, yes=KILL))
+    code += _search(ranges)
+    for rule in dict.fromkeys(rule for _, rule in ranges if not isinstance(rule, int)):
+        code += [Label(rule), *_conditions(rule)]
+    for verdict in dict.fromkeys([*(rule for _, rule in ranges if isinstance(rule, int)), ALLOW, DENY, KILL]):
+        code += [Label(verdict), Op(_RETURN, verdict)]
+    return _assembled(code)
+
+
+type Target = Rule | str | None
+"""Where a branch goes: to a rule's conditions or a verdict, to a place with a name, or to the next instruction."""
+
+
+class Op(NamedTuple):
+    """One instruction; `yes` and `no` are the branches of a comparison."""
+
+    code: int
+    value: int
+    yes: Target = None
+    no: Target = None
+
+
+class Label(NamedTuple):
+    """The place where `target` is."""
+
+    target: Target
 
 
 def _ranges(by_number: Mapping[int, Rule], default: int) -> list[tuple[int, Rule]]:
@@ -82,34 +102,51 @@ def _ranges(by_number: Mapping[int, Rule], default: int) -> list[tuple[int, Rule
     return ranges
 
 
-def _search(ranges: Sequence[tuple[int, Rule]]) -> list[bytes]:
-    """Binary search: left of the middle falls through, right of it is jumped to."""
+def _search(ranges: Sequence[tuple[int, Rule]]) -> list[Op | Label]:
+    """Binary search: left of the middle falls through, right of it is jumped to; a single range is its rule."""
     if len(ranges) == 1:
-        rule = ranges[0][1]
-        return [_op(_RETURN, rule)] if isinstance(rule, int) else _conditions(rule)
+        return []
     middle = len(ranges) // 2
-    left, right = _search(ranges[:middle]), _search(ranges[middle:])
-    return [_op(_AT_LEAST, ranges[middle][0], no=1), _op(_JUMP, len(left)), *left, *right]
+    first, rule = ranges[middle]
+    left = ranges[0][1] if middle == 1 else None
+    right = rule if middle == len(ranges) - 1 else f"from {first}"
+    return [
+        Op(_AT_LEAST, first, yes=right, no=left),
+        *_search(ranges[:middle]),
+        *([Label(right)] if isinstance(right, str) else []),
+        *_search(ranges[middle:]),
+    ]
 
 
-def _conditions(tests: tuple[Is, ...]) -> list[bytes]:
-    """Each test falls through to the next or jumps to the DENY at the end of its own piece."""
-    code: list[bytes] = []
-    for test in tests:
+def _conditions(tests: tuple[Is, ...]) -> list[Op | Label]:
+    """Each test falls through to the next, the last to ALLOW; what does not hold goes to DENY."""
+    code: list[Op | Label] = []
+    for place, test in enumerate(tests):
         low = _ARGUMENTS_AT + 8 * test.index
+        passed: Target = ALLOW if place == len(tests) - 1 else f"{tests} {place}"
         if test.wide:
-            code += [_op(_LOAD, low + 4), _op(_EQUAL, 0, yes=1), _op(_RETURN, DENY)]
-        code += [_op(_LOAD, low)]
+            code += [Op(_LOAD, low + 4), Op(_EQUAL, 0, no=DENY)]
+        code += [Op(_LOAD, low)]
         if test.mask != 0xFFFFFFFF:  # all bits
-            code += [_op(_AND, test.mask)]
-        count = len(test.values)
-        code += [_op(_EQUAL, value, yes=count - place) for place, value in enumerate(test.values)]
-        code += [_op(_RETURN, DENY)]
-    return [*code, _op(_RETURN, ALLOW)]
+            code += [Op(_AND, test.mask)]
+        code += [Op(_EQUAL, value, yes=passed) for value in test.values[:-1]]
+        code += [Op(_EQUAL, test.values[-1], yes=passed, no=DENY), Label(passed)]
+    return code[:-1]
 
 
-def _op(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, yes, no, value)
+def _assembled(code: Sequence[Op | Label]) -> bytes:
+    """Targets become distances. A branch goes forward, and no further than 255."""
+    places: dict[Target, int] = {}
+    ops: list[Op] = []
+    for one in code:
+        if isinstance(one, Label):
+            places[one.target] = len(ops)
+        else:
+            ops.append(one)
+    return b"".join(
+        struct.pack("=HBBI", op.code, *(0 if to is None else places[to] - at for to in (op.yes, op.no)), op.value)
+        for at, op in enumerate(ops, 1)
+    )
 
 
 def install(filter_: bytes) -> None:

@@ -11,6 +11,7 @@ In a body `call('name', ...)` is a raw system call, and the names of `World` are
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -71,7 +72,7 @@ class World:
 
     port: int = 6379
     path: str = "/tmp/host.sock"
-    abstract: str = "hookpool-escape"
+    abstract: str = field(default_factory=lambda: f"hookpool-escape-{os.getpid()}")
     secrets: str = "/run/settings.env"
 
 
