@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import select
@@ -101,6 +102,7 @@ class Zygote:
         """Until end of file on `control`."""
         shared.clear_ground()
         self._begin()  # again, on fresh pages
+        gc.freeze()  # no child looks through what came since
         self._loop(control)
 
     def _loop(self, control: socket.socket) -> None:

@@ -11,7 +11,6 @@ In a body `call('name', ...)` is a raw system call, and the names of `World` are
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -72,7 +71,7 @@ class World:
 
     port: int = 6379
     path: str = "/tmp/host.sock"
-    abstract: str = field(default_factory=lambda: f"hookpool-escape-{os.getpid()}")
+    abstract: str = "hookpool-escape"
     secrets: str = "/run/settings.env"
 
 

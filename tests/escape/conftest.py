@@ -32,7 +32,11 @@ def world():
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hookpool-escape-", dir="/var/tmp")))
         folder.chmod(0o755)
-        world = World(path=str(folder / "host.sock"), secrets=str(folder / "settings.env"))
+        world = World(
+            path=str(folder / "host.sock"),
+            abstract=f"hookpool-escape-{os.getpid()}",
+            secrets=str(folder / "settings.env"),
+        )
         Path(world.secrets).write_text("HOOKPOOL_POOL=redis://:hunter2@queue/0\n")
         here = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         for family, address in ((socket.AF_UNIX, world.path), (socket.AF_UNIX, f"\0{world.abstract}")):
