@@ -7,6 +7,7 @@ Outcome. The child is used once and killed, whatever happened.
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MOVED = 512  # codes remembered that turned out to want another flavour
 TRIES = 3  # children for one job, as long as none has begun it
 HOST_CALLS = 32  # tool and HTTP calls in flight, over all jobs of this process
+LIMITS_KEPT = 64  # sets of limits whose cuts are known: jobs repeat them
 _MENTIONS = tuple(name.rpartition(".")[2].encode() for name in HEAVY["full"])  # a false alarm costs nothing but memory
 
 
@@ -35,7 +37,8 @@ class Jail:
     def __init__(self, settings: Settings) -> None:
         """Start the pool. Raises TierTooLow where this host cannot isolate well enough."""
         self._settings = settings
-        self._ceiling = settings.ceiling
+        ceiling = settings.ceiling
+        self._within = functools.lru_cache(LIMITS_KEPT)(lambda limits: (limits.clamp(ceiling), limits.cuts(ceiling)))
         self._pool = Pool(strongest(settings), settings)
         self._others: dict[Flavour, Pool] = {}  # each started at the first job that wants it
         self._moved: collections.OrderedDict[bytes, Flavour] = collections.OrderedDict()  # by hash of code
@@ -82,9 +85,9 @@ class Jail:
         to a child that has it; one that turns out to want it, before any call was made, starts anew.
         Limits above the settings' ceiling are cut to it.
         """
-        cuts = job.limits.cuts(self._ceiling)
+        limits, cuts = self._within(job.limits)
         if cuts:
-            job = replace(job, limits=job.limits.clamp(self._ceiling))
+            job = replace(job, limits=limits)
         run = self._run(job, host, cancelled, self._pool_of(self._flavour(job.code)))
         if run.facts.wants and not run.calls_made:
             flavour = FLAVOUR_WITH[run.facts.wants]

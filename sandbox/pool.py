@@ -118,7 +118,7 @@ class Pool:
                 if self._zygote.alive:
                     with contextlib.suppress(ZygoteLost):
                         child = self._zygote.fork()
-                        if child.announce(ANNOUNCE_S):
+                        if child.announce(ANNOUNCE_S) and child.fresh():
                             self._count("forked")
                             return child
                         child.close()

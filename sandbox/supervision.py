@@ -108,7 +108,7 @@ class Run:
         )
 
     def supervise(self) -> None:
-        """Until the reply, a limit, a violation or the child's end."""
+        """Until the reply, a limit, a violation or the child's end. The child is the caller's to kill."""
         child, facts = self._child, self.facts
         child.channel.setblocking(False)
         started = time.monotonic()
@@ -126,7 +126,6 @@ class Run:
             facts.exit_code = child.exit_code(EXIT_S)
             facts.zygote_died = facts.exit_code is None and not child.zygote.alive
             facts.hung_up = facts.exit_code is None and child.zygote.alive
-        child.signal(signal.SIGKILL)
 
     def _loop(self, started: float) -> None:
         child = self._child

@@ -30,8 +30,8 @@ import msgpack
 
 from sandbox import codec
 from sandbox.errors import ZygoteLost
-from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, READY, UIDS
-from sandbox.kernel.calls import receive_fds
+from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, UIDS
+from sandbox.kernel.calls import receive_signed
 
 if TYPE_CHECKING:
     from sandbox.contract import Job, Limits, Tier
@@ -94,18 +94,16 @@ class Child:
     _waitstatus: int | None = None
 
     def announce(self, timeout: float) -> bool:
-        """Wait until it is locked down; False when it died or took too long."""
-        if self.born:
-            return True
+        """Wait until it is locked down but for the last filter; False when it died or took too long.
+
+        It reads no order before it is locked down, so there is nothing more to wait for.
+        """
         self.channel.settimeout(timeout)
         with contextlib.suppress(OSError):
-            data, fds = receive_fds(self.channel, 1)
+            data, fds, self.pid = receive_signed(self.channel, 1)
             if data == LOCKED and fds:
                 self.pidfd, self.listener = fds[0], fds[1] if len(fds) > 1 else -1
-                self.pid = _pid_behind(self.pidfd)
                 self.statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-            if self.statm >= 0 and self.channel.recv(1) == READY:
-                self.idle = self.measure()
                 self.born = True
         self.channel.settimeout(None)
         return self.born
@@ -134,9 +132,8 @@ class Child:
         poller.register(self.pidfd, select.POLLIN)
         if poller.poll(0):
             return False
-        if self.warm or self.code:
-            with contextlib.suppress(OSError):  # it is gone, which its supervisor will see
-                self.idle = self.measure()
+        with contextlib.suppress(OSError):  # it is gone, which its supervisor will see
+            self.idle = self.measure()
         return True
 
     def order(self, job: Job) -> bytes:
@@ -241,6 +238,7 @@ class Zygote:
     def fork(self) -> Child:
         """Ask for a child; it announces itself when it is locked down. Raises ZygoteLost."""
         ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the kernel says who announces itself
         with theirs, self._lock:
             self.forks += 1
             child = Child(self, self.forks, ours)
@@ -358,12 +356,3 @@ def _map_ids(pid: int) -> None:
         (proc / "setgroups").write_text("deny")
     (proc / "uid_map").write_text(f"0 {uid} 1\n")
     (proc / "gid_map").write_text(f"0 {gid} 1\n")
-
-
-def _pid_behind(pidfd: int) -> int:
-    """The process's pid as this process sees it. Raises ProcessLookupError when it is gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:  # on the hot path
-        for line in info:
-            if line.startswith("Pid:") and (pid := int(line[4:])) > 0:
-                return pid
-    raise ProcessLookupError(0, "no process behind the pidfd")

@@ -63,7 +63,6 @@ def live(seat: Seat, channel: int, home: Home) -> NoReturn:
         os.dup2(channel, lockdown.CHANNEL)
         lockdown.lock(seat)
         _differ()
-        os.write(lockdown.CHANNEL, lockdown.READY)
         code = b""
         while (frame := wire.receive())[:1] in {b"W", b"P"}:
             if frame[:1] == b"P":

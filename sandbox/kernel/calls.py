@@ -8,6 +8,7 @@ import ctypes
 import os
 import socket
 import struct
+import sys
 from typing import TYPE_CHECKING
 
 from sandbox.kernel.syscalls import numbers
@@ -147,11 +148,22 @@ def send_fds(sock: socket.SocketType, data: bytes, fds: list[int]) -> None:
     sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 
 
-def receive_fds(sock: socket.socket, size: int, most: int = 4) -> tuple[bytes, list[int]]:
+def receive_fds(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
     """One message and the descriptors with it, close-on-exec. b'' at end of file."""
-    fds = array.array("i")
-    data, ancillary, _flags, _ = sock.recvmsg(size, socket.CMSG_SPACE(most * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    data, fds, _ = receive_signed(sock, size)
+    return data, fds
+
+
+def receive_signed(sock: socket.socket, size: int) -> tuple[bytes, list[int], int]:
+    """The same, and the sender's pid as seen from here, by the kernel's word; 0 unless the socket has SO_PASSCRED."""
+    fds, pid = array.array("i"), 0
+    data, ancillary, _flags, _ = sock.recvmsg(size, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-    return data, list(fds)
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            pid = int.from_bytes(content[:4], sys.byteorder)
+    return data, list(fds), pid
+
+
+_ANCILLARY = socket.CMSG_SPACE(4 * 4) + socket.CMSG_SPACE(3 * 4)  # four descriptors, and pid, uid and gid
