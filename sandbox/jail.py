@@ -108,7 +108,7 @@ class Jail:
             child = pool.take(job)
             try:
                 run = Run(child, job, host, cancelled, self._threads)
-                run.supervise()
+                run.supervise(pool.refill)
             finally:
                 child.close()
             if run.facts.begun or not run.gone:

@@ -97,37 +97,41 @@ class Pool:
         return [child.pid for child in list(self._waiting)]
 
     def take(self, job: Job) -> Child:
-        """A live child for `job`, locked down and silent. Raises ZygoteLost when none can be had in time."""
+        """A live child for `job`, locked down and silent. Raises ZygoteLost when none can be had in time.
+
+        Another in its place is made when `refill` is called.
+        """
         until = time.monotonic() + RESTART_S
-        try:
-            compiled = self._shelf.take(job)
-            if compiled is not None:
-                if compiled.fresh():
-                    self._count("compiled")
-                    return compiled
-                compiled.close()
-            while time.monotonic() < until:
-                with contextlib.suppress(IndexError):
-                    with self._handing:
-                        child = self._waiting.popleft()
-                    if child.fresh():
-                        self._count("waiting")
+        compiled = self._shelf.take(job)
+        if compiled is not None:
+            if compiled.fresh():
+                self._count("compiled")
+                return compiled
+            compiled.close()
+        while time.monotonic() < until:
+            with contextlib.suppress(IndexError):
+                with self._handing:
+                    child = self._waiting.popleft()
+                if child.fresh():
+                    self._count("waiting")
+                    return child
+                child.close()
+                continue
+            if self._zygote.alive:
+                with contextlib.suppress(ZygoteLost):
+                    child = self._zygote.fork()
+                    if child.announce(ANNOUNCE_S) and child.fresh():
+                        self._count("forked")
                         return child
                     child.close()
-                    continue
-                if self._zygote.alive:
-                    with contextlib.suppress(ZygoteLost):
-                        child = self._zygote.fork()
-                        if child.announce(ANNOUNCE_S) and child.fresh():
-                            self._count("forked")
-                            return child
-                        child.close()
-                self._back.clear()
-                self._wake.set()
-                self._back.wait(0.2)
-            raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s")
-        finally:
+            self._back.clear()
             self._wake.set()
+            self._back.wait(0.2)
+        raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s")
+
+    def refill(self) -> None:
+        """Make up for what was taken; not in `take`, because the job that took it goes first."""
+        self._wake.set()
 
     def close(self) -> None:
         """End every child and zygote."""

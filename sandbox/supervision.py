@@ -31,6 +31,7 @@ from sandbox.kernel.syscalls import name_of
 from sandbox.zygote import FLAVOUR_WITH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
 
     from sandbox.contract import Job
@@ -107,13 +108,17 @@ class Run:
             tier=zygote.tier,
         )
 
-    def supervise(self) -> None:
-        """Until the reply, a limit, a violation or the child's end. The child is the caller's to kill."""
+    def supervise(self, under_way: Callable[[], None]) -> None:
+        """Until the reply, a limit, a violation or the child's end. The child is the caller's to kill.
+
+        `under_way` is called when the child has its order.
+        """
         child, facts = self._child, self.facts
         child.channel.setblocking(False)
         started = time.monotonic()
         try:
             self._send()
+            under_way()
             self._loop(started)
         finally:
             facts.wall_s = time.monotonic() - started
