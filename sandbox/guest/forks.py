@@ -44,6 +44,7 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
     zygote.rehearse()
     mappings.merge(maps)
     mappings.collapse(maps)
+    mappings.thicken(maps)
     mappings.let_go(maps)
     maps.close()
     return zygote

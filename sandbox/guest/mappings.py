@@ -5,8 +5,9 @@ joins what may be executed, and what was read-only after relocation joins the da
 That is nothing to a child's safety. What it guards are libraries of a process whose code may do with
 its own memory what it likes; that no page becomes executable in a child is seccomp's to hold.
 
-The heap moves to huge pages, of which a fork copies one entry where it copied 512. And of the libraries'
-code only what is used from now on stays in this process's page tables; the rest is the page cache's.
+The heap moves to huge pages, of which a fork copies one entry where it copied 512; so does the code that
+every child runs, which it then finds without a fault and reads with few look-ups of addresses. Of the
+other code only what is used from now on stays in this process's page tables; the rest is the page cache's.
 
 All of it is for speed alone, so a kernel that refuses is not an error.
 """
@@ -14,15 +15,26 @@ All of it is for speed alone, so a kernel that refuses is not an error.
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from sandbox.kernel.syscalls import MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None)
+_libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_libc.mprotect.argtypes = _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _READ, _WRITE, _EXECUTE = 1, 2, 4
+_PRIVATE, _ANONYMOUS, _MAY_MOVE, _FIXED = 0x02, 0x20, 1, 2
+_FAILED = ctypes.c_void_p(-1).value
 _MADV_DONTNEED, _MADV_COLLAPSE = 4, 25  # the second since Linux 6.1
 _HUGE = 2 * 1024 * 1024
+_EVERY_CHILD = ("libpython", "python3", "_pydantic_core")  # by their files' names
 
 
 class Mapping(NamedTuple):
@@ -61,7 +73,7 @@ def merge(maps: TextIO) -> None:
         modes = "".join(one.mode for one in piece)
         protection = _READ | (_WRITE if "w" in modes else 0) | (_EXECUTE if "x" in modes else 0)
         if protection in {_READ | _WRITE, _READ | _EXECUTE}:  # never both
-            _libc.mprotect(ctypes.c_void_p(piece[0].start), ctypes.c_size_t(piece[-1].end - piece[0].start), protection)
+            _libc.mprotect(piece[0].start, piece[-1].end - piece[0].start, protection)
 
 
 def _pieces(all_: Iterable[Mapping]) -> list[list[Mapping]]:
@@ -87,11 +99,36 @@ def collapse(maps: TextIO) -> None:
         if one.mode != "rw-p" or one.path not in {"", "[heap]"}:
             continue
         for start in range(-(-one.start // _HUGE) * _HUGE, one.end - _HUGE + 1, _HUGE):
-            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE)
+            _libc.madvise(start, _HUGE, _MADV_COLLAPSE)
+
+
+def thicken(maps: TextIO) -> None:
+    """Give the code that every child runs huge pages: a copy, moved to where the code was.
+
+    Only what lies between two huge boundaries; and only on x86_64, where a copy of code is code.
+    """
+    if MACHINE != "x86_64":
+        return
+    for one in _mappings(maps):
+        start, end = -(-one.start // _HUGE) * _HUGE, one.end // _HUGE * _HUGE
+        if one.mode == "r-xp" and os.path.basename(one.path).startswith(_EVERY_CHILD) and start < end:
+            _replace(start, end - start)
+
+
+def _replace(address: int, size: int) -> None:
+    room = _libc.mmap(None, size + _HUGE, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
+    if room == _FAILED:
+        return
+    copy = -(-room // _HUGE) * _HUGE
+    ctypes.memmove(copy, address, size)
+    _libc.madvise(copy, size, _MADV_COLLAPSE)
+    if not _libc.mprotect(copy, size, _READ | _EXECUTE):
+        _libc.mremap(copy, size, size, _MAY_MOVE | _FIXED, address)
+    _libc.munmap(room, size + _HUGE)  # what is left of it; all of it where the kernel refused
 
 
 def let_go(maps: TextIO) -> None:
     """Of what is mapped from files and never written: read again when it is touched again."""
     for one in _mappings(maps):
         if one.path.startswith("/") and "w" not in one.mode:
-            _libc.madvise(ctypes.c_void_p(one.start), ctypes.c_size_t(one.end - one.start), _MADV_DONTNEED)
+            _libc.madvise(one.start, one.end - one.start, _MADV_DONTNEED)
