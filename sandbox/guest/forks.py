@@ -102,6 +102,7 @@ class Zygote:
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
         shared.clear_ground()
+        shared.new_arena()
         self._begin()  # again, on fresh pages
         gc.freeze()  # no child looks through what came since
         self._loop(control)

@@ -34,7 +34,7 @@ _PRIVATE, _ANONYMOUS, _MAY_MOVE, _FIXED = 0x02, 0x20, 1, 2
 _FAILED = ctypes.c_void_p(-1).value
 _MADV_DONTNEED, _MADV_COLLAPSE = 4, 25  # the second since Linux 6.1
 _HUGE = 2 * 1024 * 1024
-_EVERY_CHILD = ("libpython", "python3", "_pydantic_core")  # by their files' names
+_EVERY_CHILD = ("libpython", "python3")  # by their files' names
 
 
 class Mapping(NamedTuple):

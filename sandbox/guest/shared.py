@@ -136,8 +136,7 @@ def _immortalize() -> None:
 def clear_ground() -> None:
     """Use up the free room in pages that are shared, so that what comes next lies together on fresh ones.
 
-    Of CPython's allocator: for each size, every block up to the first of an untouched pool, and then
-    pools until one is of an arena made for it. Of the C library's: everything below the end of its
+    Of CPython's allocator: for each size, every block up to the first of an untouched pool. Of the C library's: everything below the end of its
     heap. None of it is given back. Of each at most `_ROOM` bytes: on an allocator that is made
     otherwise this is no use, and must not be without end.
     """
@@ -149,11 +148,6 @@ def clear_ground() -> None:
             if blocks_in(id(block) // _POOL * _POOL).value == 1:
                 break
             _USED_UP.append(block)
-    for _ in range(4 * _ROOM // _LARGEST_SMALL):
-        block = bytes(_LARGEST_SMALL - _BYTES_HEAD)
-        _USED_UP.append(block)
-        if id(block) % _ARENA < _POOL * 2:
-            break
     _KEPT.extend(tuple([None] * size) for size in range(1, 20) for _ in range(50))  # what was freed since
     _KEPT.extend(slice(None) for _ in range(2))
     libc = ctypes.CDLL(None)
@@ -166,6 +160,15 @@ def clear_ground() -> None:
                 libc.free(block)
                 break
     libc.free(end)
+
+
+def new_arena() -> None:
+    """Use up pools until one is of an arena made for it, so that no huge page is written to any more."""
+    for _ in range(4 * _ROOM // _LARGEST_SMALL):
+        block = bytes(_LARGEST_SMALL - _BYTES_HEAD)
+        _USED_UP.append(block)
+        if id(block) % _ARENA < _POOL * 2:
+            break
 
 
 _ROOM = 1024 * 1024
