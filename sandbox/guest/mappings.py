@@ -34,6 +34,7 @@ _PRIVATE, _ANONYMOUS, _MAY_MOVE, _FIXED = 0x02, 0x20, 1, 2
 _FAILED = ctypes.c_void_p(-1).value
 _MADV_DONTNEED, _MADV_COLLAPSE = 4, 25  # the second since Linux 6.1
 _HUGE = 2 * 1024 * 1024
+_MOST = 3 * _HUGE
 _EVERY_CHILD = ("libpython", "python3")  # by their files' names
 
 
@@ -105,13 +106,14 @@ def collapse(maps: TextIO) -> None:
 def thicken(maps: TextIO) -> None:
     """Give the code that every child runs huge pages: a copy, moved to where the code was.
 
-    Only what lies between two huge boundaries; and only on x86_64, where a copy of code is code.
+    Only what lies between two huge boundaries, and not of an interpreter that has all its libraries
+    inside; and only on x86_64, where a copy of code is code.
     """
     if MACHINE != "x86_64":
         return
     for one in _mappings(maps):
         start, end = -(-one.start // _HUGE) * _HUGE, one.end // _HUGE * _HUGE
-        if one.mode == "r-xp" and os.path.basename(one.path).startswith(_EVERY_CHILD) and start < end:
+        if one.mode == "r-xp" and os.path.basename(one.path).startswith(_EVERY_CHILD) and 0 < end - start <= _MOST:
             _replace(start, end - start)
 
 
