@@ -147,6 +147,7 @@ class Child:
 
     def compile(self, job: Job) -> None:
         """Let it compile the code of a job like `job`, under its limits. Raises OSError when it is gone."""
+        self.idle = self.measure()
         self.channel.sendall(codec.frame(b"P" + self._caps(job.limits) + job.code))
         self.code = job.code
 

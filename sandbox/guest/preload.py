@@ -41,11 +41,6 @@ UNWANTED = (
     "_dbm",
     "nis",
     "ossaudiodev",
-    "spwd",
-    "syslog",
-    "_crypt",
-    "_posixshmem",
-    "_multiprocessing",
 )
 
 # Parts of heavy packages with extension modules of their own that are imported late.
