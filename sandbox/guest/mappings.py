@@ -39,13 +39,14 @@ _EVERY_CHILD = ("libpython", "python3")  # by their files' names
 
 
 class Mapping(NamedTuple):
-    """A line of /proc/self/maps."""
+    """An entry of /proc/self/smaps."""
 
     start: int
     end: int
     mode: str
     offset: int
     path: str
+    own: int = 0  # KiB of pages that are in no file
 
     def goes_on_in(self, other: Mapping) -> bool:
         """Whether `other` is what follows, in memory and in the file."""
@@ -55,16 +56,20 @@ class Mapping(NamedTuple):
 
 def opened() -> TextIO:
     """This process's list of mappings, to be read when there is no /proc any more."""
-    return open("/proc/self/maps", encoding="utf-8", errors="surrogateescape")
+    return open("/proc/self/smaps", encoding="utf-8", errors="surrogateescape")
 
 
 def _mappings(maps: TextIO) -> list[Mapping]:
     maps.seek(0)
-    found = []
+    found: list[Mapping] = []
     for line in maps:
-        span, mode, offset, _device, _inode, *path = line.split(maxsplit=5)
-        start, _, end = span.partition("-")
-        found.append(Mapping(int(start, 16), int(end, 16), mode, int(offset, 16), path[0].strip() if path else ""))
+        first, second, *rest = line.split(maxsplit=5)
+        if first == "Anonymous:":
+            found[-1] = found[-1]._replace(own=int(second))
+        elif not first.endswith(":"):
+            start, _, end = first.partition("-")
+            path = rest[3].strip() if len(rest) > 3 else ""
+            found.append(Mapping(int(start, 16), int(end, 16), second, int(rest[0], 16), path))
     return found
 
 
@@ -130,7 +135,9 @@ def _replace(address: int, size: int) -> None:
 
 
 def let_go(maps: TextIO) -> None:
-    """Of what is mapped from files and never written: read again when it is touched again."""
+    """Of what is mapped from files: read again when it is touched again. What was ever written, as a library's
+    relocations are, is in no file and stays.
+    """
     for one in _mappings(maps):
-        if one.path.startswith("/") and "w" not in one.mode:
+        if one.path.startswith("/") and "w" not in one.mode and not one.own:
             _libc.madvise(one.start, one.end - one.start, _MADV_DONTNEED)
