@@ -110,7 +110,7 @@ class Jail:
                 run = Run(child, job, host, cancelled, self._threads)
                 run.supervise(pool.refill)
             finally:
-                child.close()
+                pool.discard(child)
             if run.facts.begun or not run.gone:
                 break
         return run

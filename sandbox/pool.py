@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,6 +58,7 @@ class Pool:
         self._size = settings.waiting
         self._wear = settings.zygote_jobs
         self._waiting: collections.deque[Child] = collections.deque()
+        self._spent: collections.deque[Child] = collections.deque()
         self._shelf = Shelf(settings.warm_codes, settings.warm_age_s)
         self._handed: collections.Counter[str] = collections.Counter()
         self._counting = threading.Lock()
@@ -133,6 +135,12 @@ class Pool:
         """Make up for what was taken; not in `take`, because the job that took it goes first."""
         self._wake.set()
 
+    def discard(self, child: Child) -> None:
+        """Kill a child that was used. What was held of it is let go a little later: its outcome goes first."""
+        child.signal(signal.SIGKILL)
+        self._spent.append(child)
+        self._wake.set()
+
     def close(self) -> None:
         """End every child and zygote."""
         self._closing = True
@@ -140,6 +148,7 @@ class Pool:
         self._keeper.join()
         if self._renewal is not None:
             self._renewal.join()
+        self._clear()
         self._empty()
         for zygote in (self._zygote, *self._worn):
             zygote.close()
@@ -150,6 +159,7 @@ class Pool:
             self._wake.wait(1.0 if self._warm else IDLE_S)
             time.sleep(LULL_S)
             self._wake.clear()
+            self._clear()
             self._renew()
             with contextlib.suppress(ZygoteLost, OSError):
                 self._fill()
@@ -163,6 +173,7 @@ class Pool:
     def _fill(self) -> None:
         """First the children for any job, then one for each code that is wanted. Raises ZygoteLost, OSError."""
         while not self._closing and self._zygote.alive:
+            self._clear()  # a burst may keep this going
             job = None if len(self._waiting) < self._size else self._shelf.wanted()
             if job is None and len(self._waiting) >= self._size:
                 return
@@ -187,6 +198,10 @@ class Pool:
                 if child in self._waiting and not child.warm:
                     child.warm_up()
         self._shelf.warm_up()
+
+    def _clear(self) -> None:
+        for _ in range(len(self._spent)):
+            self._spent.popleft().close()
 
     def _empty(self) -> None:
         for _ in range(len(self._waiting)):

@@ -8,7 +8,7 @@ import json
 import os
 import select
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sandbox.guest import child, lockdown, mappings, proof, shared
 from sandbox.kernel import calls
@@ -40,13 +40,11 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
     shared.share(plan, once=(child.__name__, calls.__name__, __name__))
-    zygote = Zygote(plan, pids, child.furnish(orders["elsewhere"]))
+    zygote = Zygote(plan, pids, child.furnish(orders["elsewhere"]), maps)
     zygote.rehearse()
     mappings.merge(maps)
     mappings.collapse(maps)
     mappings.thicken(maps)
-    mappings.let_go(maps)
-    maps.close()
     return zygote
 
 
@@ -71,11 +69,12 @@ class Zygote:
     share: its loop makes few objects.
     """
 
-    def __init__(self, plan: Plan, pids: int | None, home: Home) -> None:
+    def __init__(self, plan: Plan, pids: int | None, home: Home, maps: TextIO) -> None:
         """`pids`: this process's own pid namespace, where each child gets another."""
         self.plan = plan
         self._pids = pids
         self._home = home
+        self._maps = maps
         self._pid = os.getpid()
         self._epoll = select.epoll()
         self._begin()
@@ -101,6 +100,8 @@ class Zygote:
 
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
+        mappings.let_go(self._maps)
+        self._maps.close()
         shared.clear_ground()
         shared.new_arena()
         self._begin()  # again, on fresh pages

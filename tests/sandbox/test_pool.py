@@ -76,6 +76,27 @@ def test_a_child_that_died_while_waiting_is_never_handed_out():
         assert Bench(jail).run("v['a'] = 1").variables == {"a": 1}
 
 
+def test_those_that_wait_warm_up_once_nothing_runs():
+    class Holds:
+        names = ("hold",)
+
+        def call(self, call: Call) -> Return:
+            until(lambda: len(pool._waiting) == 2 and not all(child.warm for child in list(pool._waiting)))
+            time.sleep(0.1)  # ten looks of the pool's keeper
+            seen.append([child.warm for child in list(pool._waiting)])
+            return Return(call.id, 200, "")
+
+    seen: list[list[bool]] = []
+    with Jail(settings("A", waiting=2, warm_codes=0)) as jail:
+        pool = jail._pool
+        until(lambda: jail.settled)
+        assert [child.warm for child in pool._waiting] == [True, True]
+        assert Bench(jail).run("tools.hold({})", host=Holds(), tools=["hold"]).outcome.status is Status.OK
+        assert seen == [[True, False]]  # the second is new
+        until(lambda: jail.settled)
+        assert [child.warm for child in pool._waiting] == [True, True]
+
+
 def test_a_worn_zygote_is_replaced_without_a_pause_or_a_lost_job():
     with Jail(settings("A", zygote_jobs=5)) as jail:
         bench = Bench(jail)
