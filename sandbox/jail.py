@@ -62,7 +62,7 @@ class Jail:
 
     @property
     def zygote_pid(self) -> int:
-        """Of the process that forks."""
+        """Of the fork server; in tier A of its parent, with which it ends."""
         return self._pool.zygote.pid
 
     @property
