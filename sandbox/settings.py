@@ -49,7 +49,12 @@ class Settings(BaseModel):
 
     min_tier: Tier = Field("B", description="weakest sandbox tier a worker starts with")
     force_tier: Tier | None = Field(None, description="use only this tier's layers, for tests")
-    waiting: int = Field(2, ge=0, le=256, description="children kept pre-forked and locked down, per zygote")
+    waiting: int = Field(
+        2,
+        ge=0,
+        le=256,
+        description="children kept pre-forked and locked down, per zygote; warmed up while nothing runs",
+    )
     warm_codes: int = Field(
         4, ge=0, le=256, description="callbacks for which a child that compiled them is kept as well"
     )
