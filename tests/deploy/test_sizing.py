@@ -93,5 +93,5 @@ def test_the_script_that_tells_what_an_invocation_costs_runs() -> None:
         [sys.executable, SIZING / "cost.py", "--count", "5"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    assert re.search(r"^CPU of sandboxes: [\d.]+ ms", ran.stdout, re.MULTILINE)
+    assert re.search(r"^CPU of zygotes: [\d.]+ ms", ran.stdout, re.MULTILINE)
     assert re.search(r"^memory of zygotes: [1-9]\d* MiB", ran.stdout, re.MULTILINE)
