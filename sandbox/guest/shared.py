@@ -107,7 +107,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _copy(code: CodeType, copies: dict[int, CodeType]) -> CodeType:
-    """The one copy of `code`."""
+    """The one copy of `code`, by its address: whoever calls this keeps the originals until all is copied."""
     if id(code) not in copies:
         inner = (_copy(one, copies) if isinstance(one, CodeType) else one for one in code.co_consts)
         copies[id(code)] = code.replace(co_consts=tuple(inner))
@@ -136,9 +136,9 @@ def _immortalize() -> None:
 def clear_ground() -> None:
     """Use up the free room in pages that are shared, so that what comes next lies together on fresh ones.
 
-    Of CPython's allocator: for each size, every block up to the first of an untouched pool. Of the C library's: everything below the end of its
-    heap. None of it is given back. Of each at most `_ROOM` bytes: on an allocator that is made
-    otherwise this is no use, and must not be without end.
+    Of CPython's allocator: for each size, every block up to the first of an untouched pool. Of the C
+    library's: everything below the end of its heap. None of it is given back. Of each at most `_ROOM`
+    bytes: on an allocator that is made otherwise this is no use, and must not be without end.
     """
     gc.collect()  # which empties the lists of tuples, dicts and floats to be used again
     blocks_in = ctypes.c_uint32.from_address  # a pool begins with their number
