@@ -28,7 +28,7 @@ import redis
 
 from dispatcher.retry import Sent, Step, next_step
 from dispatcher.sender import Sender, reason
-from dispatcher.transport import answering, errand_of
+from dispatcher.transport import Errand, answering, errand_of
 from sandbox import wire
 from sandbox.contract import CONTEXT_BYTES, Call, Job, Outcome, Return, Status
 from sandbox.errors import InputError, PoolError, PoolOverloaded, PoolUnavailable, ProtocolError
@@ -52,7 +52,8 @@ GATHER_S = 0.05  # at most
 MANY = 100  # jobs of a batch; of fewer one may be waited for
 CALM_S = 1.0  # without a call of running code, which waits for its answer
 LOOKS = 500  # jobs looked up in one transaction
-TOOL_CALLS = 32  # answered at once
+TOOL_CALLS = 32  # answered at once, of each depth
+NESTED = 8  # depths of calls that wait for one another
 LOOKS_A_TICK = 2000  # and in one tick: the reader has other things to do
 LACKS = 3  # times that a job is sent again because a worker lacks something of it
 ANY_DEPTH = 2**31
@@ -67,7 +68,7 @@ class Waiting:
     future: Future[Outcome]
     deadline: float
     sent: Sent
-    errand: str = ""  # the mailbox of whoever runs it; '' = the queue
+    errand: Errand  # its place is the mailbox of whoever runs it; '' = the queue
     calls: set[str] = field(default_factory=set)  # tokens of those that came
     lacks: int = 0
 
@@ -108,7 +109,7 @@ class CeleryTransport:
         self._hurry = threading.Event()  # one came
         self._called = 0.0  # when code called last, monotonic
         self._emptied = 0.0  # what was in the inbox by then is handled, monotonic
-        self._tools = ThreadPoolExecutor(TOOL_CALLS, thread_name_prefix="hookpool-tools")
+        self._tools = [ThreadPoolExecutor(TOOL_CALLS, f"hookpool-tools-{depth}") for depth in range(NESTED + 1)]
         self._cancels = ThreadPoolExecutor(1, thread_name_prefix="hookpool-cancel")
         self._away_since = 0.0
         self._next_tend = self._next_sweep = 0.0
@@ -180,8 +181,9 @@ class CeleryTransport:
 
     def _publish(self, some: Sequence[Waiting], limit: int) -> None:
         (lane, tenant), first = some[0].way, some[0]
-        if first.errand and limit != ANY_DEPTH:
-            self._push(first)
+        if first.errand.place and limit != ANY_DEPTH:
+            for waiting in some:
+                self._push(waiting)
         elif lane == "batch":
             self._sender.send_batch(tenant, [(waiting.job, waiting.ttl_s) for waiting in some], limit)
         else:
@@ -190,7 +192,7 @@ class CeleryTransport:
     def _push(self, waiting: Waiting) -> None:
         """An errand: to the worker whose job waits for it. One that it does not get to is sent again, by the queue."""
         try:
-            self._post(waiting.errand, wire.ERRAND, self._sender.dated(waiting.job).encode())
+            self._post(waiting.errand.place, wire.ERRAND, self._sender.dated(waiting.job).encode())
         except redis.RedisError as error:
             raise PoolUnavailable(self._where, f"not sent: {reason(error)}") from error
 
@@ -267,7 +269,7 @@ class CeleryTransport:
             self._called = time.monotonic()
             if frame.token not in waiting.calls:
                 waiting.calls.add(frame.token)
-                self._tools.submit(self._answer, waiting, frame)
+                self._tools[min(waiting.errand.depth, NESTED)].submit(self._answer, waiting, frame)
             return
         if frame.kind == "lack":
             self._supply(waiting)
@@ -293,21 +295,25 @@ class CeleryTransport:
         self._again([waiting])
 
     def _answer(self, waiting: Waiting, frame: wire.Frame) -> None:
-        """On a thread: one call of running code, answered by its job's Host."""
+        """On a thread: one call of running code, answered by its job's Host. Threads are those of its depth: a thread
+        waits only for calls that are deeper, so that those which wait cannot hold all that others wait for.
+        """
+        place = wire.return_key(waiting.job.id, frame.token)
+        errand = Errand(place, waiting.errand.depth + 1)
         try:
             call = Call.decode(frame.payload)
         except ProtocolError as problem:
             answer = Return(0, 0, "", f"protocol_error: {problem}")
         else:
             try:
-                with answering(self, wire.return_key(waiting.job.id, frame.token)):
-                    answer = waiting.host.call(call)
+                with answering(self, errand):
+                    answer = waiting.host.call(call) if errand.depth <= NESTED else _too_deep(call)
             except Exception as error:
                 log.exception("job=%s the host failed on %s %s", waiting.job.id, call.kind, call.name)
                 answer = Return(call.id, 0, "", f"internal_error: {type(error).__name__}")
         while waiting.job.id in self._waiting and not self._closed.is_set():
             try:
-                self._post(wire.return_key(waiting.job.id, frame.token), wire.ANSWER, answer.encode())
+                self._post(place, wire.ANSWER, answer.encode())
                 return
             except redis.RedisError as error:  # the code still waits for it, and so can we
                 log.warning("job=%s an answer could not be sent: %s", waiting.job.id, error)
@@ -435,7 +441,8 @@ class CeleryTransport:
         with contextlib.suppress(redis.RedisError):
             self._client.unlink(self.inbox)
         self._cancels.shutdown()
-        self._tools.shutdown(wait=False, cancel_futures=True)
+        for threads in self._tools:
+            threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -443,3 +450,7 @@ class CeleryTransport:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _too_deep(call: Call) -> Return:
+    return Return(call.id, 0, "", f"tool_unavailable: {NESTED} calls wait for one another already")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, local
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from sandbox.host import ByKind
 from sandbox.outlet.host import Http
@@ -43,23 +43,32 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+class Errand(NamedTuple):
+    """For which call a job is run: where that waits, and how many calls wait for one another, it included."""
+
+    place: str  # '' = for none
+    depth: int
+
+
+NO_ERRAND = Errand("", 0)
+
 _here = local()
 
 
 @contextmanager
-def answering(transport: Transport, place: str) -> Iterator[None]:
-    """While it lasts, this thread answers a call of a job that `transport` carries, and that waits at `place`."""
-    _here.call = transport, place
+def answering(transport: Transport, errand: Errand) -> Iterator[None]:
+    """While it lasts, this thread answers a call of a job that `transport` carries, and what it submits is for that."""
+    _here.call = transport, errand
     try:
         yield
     finally:
         del _here.call
 
 
-def errand_of(transport: Transport) -> str:
-    """The place of the call this thread answers, if a job of `transport` made it; else ''."""
-    owner, place = getattr(_here, "call", (None, ""))
-    return place if owner is transport else ""
+def errand_of(transport: Transport) -> Errand:
+    """What this thread submits is for: a call, if a job of `transport` made it."""
+    owner, errand = getattr(_here, "call", (None, NO_ERRAND))
+    return errand if owner is transport else NO_ERRAND
 
 
 class _Answering:
@@ -70,7 +79,7 @@ class _Answering:
         self._host = host
 
     def call(self, call: Call) -> Return:
-        with answering(self._transport, "here"):
+        with answering(self._transport, Errand("here", 1)):
             return self._host.call(call)
 
 
@@ -92,7 +101,7 @@ class InProcess:
         self._out.add(future)
         future.add_done_callback(self._out.discard)
         future.add_done_callback(lambda done: cancelled.set() if done.cancelled() else None)
-        if errand_of(self):
+        if errand_of(self).place:
             self._run(job, host, future, cancelled)
         else:
             self._threads.submit(self._run, job, host, future, cancelled)

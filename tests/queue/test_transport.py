@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 import redis
 
+from dispatcher import celery_transport
 from dispatcher.celery_transport import CeleryTransport
 from dispatcher.embedded import Embedded
 from sandbox import codec, wire
@@ -23,7 +25,7 @@ from sandbox.host import Closed
 from sandbox.mailbox import Mailbox
 from sandbox.settings import Settings
 from tests.queue.conftest import a_job, running_server, until
-from tests.queue.kit import runs
+from tests.queue.kit import Crew, runs
 from worker.broker import celery_options
 
 
@@ -118,6 +120,56 @@ def test_tool_calls_are_answered_by_the_host_of_their_own_job(pool: Embedded) ->
         assert outcome.reply == f"TOOL-{number}".encode()
         assert outcome.calls[0].status == 200
         assert host.asked == [f"tool-{number}"]
+
+
+class Nest:
+    """A host each of whose calls needs another job, whose own call does, down to `depth`."""
+
+    def __init__(self, transport: CeleryTransport, depth: int) -> None:
+        self.transport, self.depth = transport, depth
+
+    def call(self, call: Call) -> Return:
+        if not self.depth:
+            return Return(call.id, 200, "the innermost")
+        outcome = self.transport.submit(a_job("call deeper"), Nest(self.transport, self.depth - 1)).result(20)
+        return Return(call.id, 200, outcome.reply.decode())
+
+
+@pytest.mark.parametrize(
+    ("depth", "told"),
+    [
+        (celery_transport.NESTED - 1, b"the innermost"),
+        (celery_transport.NESTED, b"tool_unavailable: 8 calls wait for one another already"),
+    ],
+)
+def test_calls_that_wait_for_calls_do_not_hold_the_threads_those_need(
+    pool: Embedded, monkeypatch: pytest.MonkeyPatch, depth: int, told: bytes
+) -> None:
+    """As many as there are threads wait at every depth."""
+    monkeypatch.setattr(celery_transport, "TOOL_CALLS", 2)
+    with CeleryTransport(pool.url, Settings(lease_s=1)) as transport:
+        jobs = [a_job("call deeper", wall_s=15) for _ in range(4)]
+        futures = [transport.submit(job, Nest(transport, depth)) for job in jobs]
+        assert [future.result(20).reply for future in futures] == [told] * 4
+
+
+class Spread:
+    """A host whose call needs many jobs of the batch lane."""
+
+    def __init__(self, transport: CeleryTransport) -> None:
+        self.transport = transport
+
+    def call(self, call: Call) -> Return:
+        jobs = [a_job(f"echo {number}", lane="batch") for number in range(5)]
+        out = self.transport.submit_all([(job, Closed()) for job in jobs])
+        return Return(call.id, 200, ", ".join(future.result(20).reply.decode() for future in out))
+
+
+def test_jobs_that_a_call_needs_are_all_run_in_its_place(fragile: Callable[..., Crew]) -> None:
+    """The worker has one place, which the caller holds; within less than a lease."""
+    pool = fragile(1, lease_s=30)
+    outcome = pool.transport.submit(a_job("call spread"), Spread(pool.transport)).result(15)
+    assert outcome.reply == b"echo 0, echo 1, echo 2, echo 3, echo 4"
 
 
 def test_a_host_that_fails_is_an_answer(pool: Embedded) -> None:
