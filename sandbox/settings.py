@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PREFIX = "HOOKPOOL_"
 
+MOST = 10**12
+"""Of any number: as seconds or as MiB it still fits into what the kernel and the queue's server count with."""
 
 _EGRESS_LISTS: dict[str, Callable[[str], object]] = {
     "egress_allow": rules.networks,
@@ -141,27 +143,39 @@ class Settings(BaseModel):
         _EGRESS_LISTS[str(info.field_name)](text)
         return text
 
+    @field_validator("*")
+    @classmethod
+    def _counted(cls, value: Any) -> Any:  # any field's own type
+        if isinstance(value, int | float) and value > MOST:
+            raise ValueError(f"must be at most {MOST}, got {value:g}")
+        return value
+
+    # What is about several settings begins with the variable that it is best mended in.
+
     @model_validator(mode="after")
     def _usable(self) -> Self:
         """What HTTP needs beside this environment: files and a package."""
         if self.egress == "replay" and not self.egress_replay:
-            raise ValueError("egress is replay, and egress_replay names no recording")
+            raise ValueError("HOOKPOOL_EGRESS_REPLAY: names no recording, and HOOKPOOL_EGRESS is replay")
         if self.egress_resolvers and importlib.util.find_spec("dns") is None:
-            raise ValueError("egress_resolvers takes dnspython: pip install 'hookpool[dns]'")
+            raise ValueError("HOOKPOOL_EGRESS_RESOLVERS: takes dnspython: pip install 'hookpool[dns]'")
         if self.egress_ca_file and not os.access(self.egress_ca_file, os.R_OK):
-            raise ValueError(f"egress_ca_file, {self.egress_ca_file}, cannot be read")
+            raise ValueError(f"HOOKPOOL_EGRESS_CA_FILE: {self.egress_ca_file} cannot be read")
         if self.egress_record and self.egress != "live":
-            raise ValueError(f"egress_record needs live requests, and egress is {self.egress}")
+            raise ValueError(f"HOOKPOOL_EGRESS_RECORD: needs live requests, and HOOKPOOL_EGRESS is {self.egress}")
         return self
 
     @model_validator(mode="after")
     def _ladder(self) -> Self:
         """cpu < wall < wall + lease < deadline, or a limit would hide the one above it."""
         if self.max_cpu_s > self.max_wall_s:
-            raise ValueError(f"max_cpu_s, {self.max_cpu_s:g}, is above max_wall_s, {self.max_wall_s:g}")
-        if self.deadline_s <= self.max_wall_s + self.lease_s:
             raise ValueError(
-                f"deadline_s, {self.deadline_s:g}, must be above max_wall_s + lease_s, {self.max_wall_s + self.lease_s:g}"
+                f"HOOKPOOL_MAX_CPU_S: must be at most HOOKPOOL_MAX_WALL_S, {self.max_wall_s:g}, got {self.max_cpu_s:g}"
+            )
+        if self.deadline_s <= (longest := self.max_wall_s + self.lease_s):
+            raise ValueError(
+                "HOOKPOOL_DEADLINE_S: must be above HOOKPOOL_MAX_WALL_S + HOOKPOOL_LEASE_S,"
+                f" {longest:g}, got {self.deadline_s:g}"
             )
         return self
 
@@ -220,9 +234,10 @@ def load(environ: Mapping[str, str], **given: Any) -> Settings:  # any field's o
         return Settings.model_validate(values)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
+        why = _why(problem)
         name = "".join(str(step) for step in problem["loc"][:1])
-        where = f"{PREFIX}{name.upper()}" if name else "settings"
-        raise SettingsError(where, _why(problem)) from error
+        where, why = (f"{PREFIX}{name.upper()}", why) if name else why.split(": ", 1)
+        raise SettingsError(where, why) from error
 
 
 def _why(problem: ErrorDetails) -> str:
