@@ -18,7 +18,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.cases import collected, collects
-from dispatcher.dispatcher import Dispatcher, Prepared, Profile
+from dispatcher.dispatcher import DEADLINE_S, Dispatcher, Prepared, Profile
 from dispatcher.expect import ABSENT, Mismatch, compare
 from dispatcher.store import MemoryStore
 from dispatcher.talks import Talks
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from dispatcher.cases import Case
+    from dispatcher.talks import ProfileOf
     from dispatcher.transport import Transport
     from dispatcher.verdict import Verdict
     from sandbox.contract import Outcome
@@ -78,19 +79,26 @@ def evaluate(
     *,
     tenant: str = "",
     host: Host = Closed(),
+    deadline_s: float = DEADLINE_S,
 ) -> Generator[Checked]:
     """Run every case and yield each as it completes, in no particular order. Tenants take turns.
 
     `runs` says which runs of a case are wanted, of those given and of the tests that files turn out
     to have; it is not asked about the files themselves. `host` answers the tools that a case does
-    not say the answers of. Raises PoolError when the machinery fails;
-    what is still out is cancelled then, and also when the iterator is closed before its end.
+    not say the answers of. A case has `deadline_s` from its dispatch to its verdict, the wait in the
+    queue included. Raises InputError for one whose own limit is above that, PoolError when the machinery
+    fails; what is still out is cancelled then, and also when the iterator is closed before its end.
     """
     waiting = chain.from_iterable((case,) if collects(case) else runs(case) for case in cases)
     tests: deque[Case] = deque()
     out: dict[Future[Any], _Running | _Talking] = {}
     refused: list[_Running | _Talking] = []
-    talks = Talks(transport, in_flight, tenant, host)
+
+    def profile(case: Case) -> Profile:
+        case.check_deadline(deadline_s)
+        return Profile(case.limits, case.dialect, case.fidelity, "batch", tenant=tenant, deadline_s=deadline_s)
+
+    talks = Talks(transport, in_flight, profile, host)
     try:
         while True:
             if in_flight - len(out) >= max(1, in_flight // REFILLS):
@@ -98,7 +106,7 @@ def evaluate(
                 fresh = [tests.popleft() for _ in range(min(wanted, len(tests)))]
                 fresh += islice(waiting, max(0, wanted - len(fresh)))
                 again, refused = refused, []
-                out |= _sent([*again, *(_started(case, transport, tenant, host) for case in fresh)], transport, talks)
+                out |= _sent([*again, *(_started(case, transport, profile, host) for case in fresh)], transport, talks)
             if not out:
                 return
             done, _ = wait(out, return_when=FIRST_COMPLETED)
@@ -122,8 +130,10 @@ def evaluate(
         talks.close()
 
 
-def _started(case: Case, transport: Transport, tenant: str, host: Host) -> _Running | _Talking:
-    return _Talking(case) if case.script else _Running.of(case, transport, tenant, host)
+def _started(case: Case, transport: Transport, profile: ProfileOf, host: Host) -> _Running | _Talking:
+    return (
+        _Talking(case) if case.script else _Running.of(case, Dispatcher(transport, MemoryStore(), profile(case)), host)
+    )
 
 
 def _sent(
@@ -143,9 +153,7 @@ class _Running:
     host: Host
 
     @classmethod
-    def of(cls, case: Case, transport: Transport, tenant: str, beside: Host) -> _Running:
-        profile = Profile(limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch", tenant=tenant)
-        dispatcher = Dispatcher(transport, MemoryStore(), profile)
+    def of(cls, case: Case, dispatcher: Dispatcher, beside: Host) -> _Running:
         host = case.host(beside)
         prepared = dispatcher.prepare(case.hook, case.session, case.sources, host, case.entry, **case.arguments)
         return cls(case, dispatcher, prepared, host)

@@ -39,9 +39,9 @@ import json
 import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from dispatcher import apps, code, documents, inputs, scripts, strangers
 from dispatcher.canned import Answer, Canned
@@ -119,6 +119,12 @@ class Case:
         )
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
+    def check_deadline(self, deadline_s: float) -> None:
+        """Raises InputError for a case that would be given up before its own limit."""
+        if self.limits.wall_s > deadline_s:
+            why = f"limit wall_s, {self.limits.wall_s:g}, is above the deadline, {deadline_s:g} (setting HOOKPOOL_DEADLINE_S)"
+            raise InputError(self.file, why, line=self.line)
+
     def as_run(self, run: int) -> Case:
         """The same case, run once more."""
         return replace(self, run=run)
@@ -154,6 +160,10 @@ class Found:
                 yield from _Reader(self.tree, self.app, shown, name).cases()
 
 
+type _Several[T] = Annotated[list[T], BeforeValidator(lambda given: given if isinstance(given, list) else [given])]
+"""A list, or the one thing that would be in it."""
+
+
 class _Spec(BaseModel):
     """A case as it is written."""
 
@@ -165,14 +175,14 @@ class _Spec(BaseModel):
     hook: str = ""
     tool: str = ""
     callbacks: list[str] | None = None
-    code: str | list[str] = []
+    code: _Several[str] = []
     entry: str = ""  # the function of a python_tool whose code is here
     context: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
     dialect: Dialect = "ces"
     fidelity: Fidelity = "documented"
     limits: dict[str, float] = {}
-    tools: dict[str, Answer | list[Answer]] = {}
+    tools: dict[str, _Several[Answer]] = {}
     turns: list[Any] | None = None
     on_error: scripts.OnError | None = None
     expect: dict[str, Any] | None = None
@@ -346,7 +356,7 @@ class _Reader:
             dialect=spec.dialect,
             fidelity=spec.fidelity,
             limits=self._limits(spec, path),
-            tools={name: given if isinstance(given, list) else [given] for name, given in spec.tools.items()},
+            tools=spec.tools,
             script=script,
             expect=expect,
         )
@@ -354,12 +364,15 @@ class _Reader:
     # -- the kinds of case ---------------------------------------------------------------------
 
     def of_hook(self, spec: _Spec, path: inputs.Path) -> _Target:
-        if spec.hook == TEST_HOOK and not (spec.arguments or {}).get("input", {}).get("test"):
+        asked = (spec.arguments or {}).get("input")
+        if spec.hook == TEST_HOOK and not (isinstance(asked, dict) and asked.get("test")):
             raise self.document.error(f"a case of {TEST_HOOK} says which: arguments {{input: {{test: NAME}}}}", *path)
         if spec.hook not in HOOKS:
             raise self.document.error(f"hook {spec.hook!r} is none of {', '.join(HOOKS)}", *path, "hook")
         if spec.code:
             return spec.hook, spec.agent, self._here(spec, path), spec.entry
+        if spec.callbacks == []:
+            raise self.document.error(f"case {spec.name!r} names no callback", *path, "callbacks")
         if spec.callbacks is not None and not spec.agent and not self.app.agents:
             return spec.hook, "", tuple(self._named(name, (), path) for name in spec.callbacks), ""
         agent = self._agent(spec, path)
@@ -393,11 +406,10 @@ class _Reader:
         """The code a case brings along, as files `code.py`, `code_2.py`, ..."""
         if spec.callbacks is not None:
             raise self.document.error(f"case {spec.name!r} has both `code` and `callbacks`", *path, "code")
-        texts = [spec.code] if isinstance(spec.code, str) else spec.code
-        names = ["code.py", *(f"code_{number}.py" for number in range(2, len(texts) + 1))]
+        names = ["code.py", *(f"code_{number}.py" for number in range(2, len(spec.code) + 1))]
         if spec.hook == TEST_HOOK:
-            names = [*(TESTED, *names)[: len(texts) - 1], TEST_FILE]
-        return tuple(code.decode(name, text.encode()) for name, text in zip(names, texts, strict=True))
+            names = [*(TESTED, *names)[: len(spec.code) - 1], TEST_FILE]
+        return tuple(code.decode(name, text.encode()) for name, text in zip(names, spec.code, strict=True))
 
     def _agent(self, spec: _Spec, path: inputs.Path) -> Agent:
         if not spec.agent and len(self.app.agents) == 1:

@@ -39,6 +39,10 @@ RETRY_OF: Mapping[Lane, Retry] = {"interactive": "at_most_once", "batch": "at_le
 """What becomes of a job that may have started, where nobody says otherwise."""
 
 
+DEADLINE_S = 900.0
+"""From dispatch to verdict, where nobody says otherwise."""
+
+
 RERUNS = 20
 """Of one invocation whose variables others changed first. Of several that race one wins each time."""
 
@@ -58,7 +62,7 @@ class Profile:
     lane: Lane = "interactive"
     retry: Retry | None = None  # None: at_most_once in the interactive lane, at_least_once in the batch lane
     tenant: str = ""  # whose batch it is: tenants take turns
-    deadline_s: float = 900.0  # from dispatch to verdict, the wait in the queue included
+    deadline_s: float = DEADLINE_S  # from dispatch to verdict, the wait in the queue included
 
     def __post_init__(self) -> None:
         """Raises SettingsError where the deadline would end a run before its own limit does."""

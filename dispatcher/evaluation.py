@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatcher import apps, batch, cases
+from dispatcher.dispatcher import DEADLINE_S
 from dispatcher.tree import open_tree
 
 if TYPE_CHECKING:
@@ -39,26 +40,37 @@ class HasTransport(Protocol):
 
 
 def evaluate(
-    app: str | Path, given: Cases, pool: Transport | HasTransport, *, in_flight: int = IN_FLIGHT
+    app: str | Path,
+    given: Cases,
+    pool: Transport | HasTransport,
+    *,
+    in_flight: int = IN_FLIGHT,
+    deadline_s: float = DEADLINE_S,
 ) -> Generator[Checked]:
-    """Run the cases of an app (a folder or a zip) over a pool, at most `in_flight` at once.
+    """Run the cases of an app (a folder or a zip) over a pool, at most `in_flight` at once, each within
+    `deadline_s` from its dispatch.
 
     Raises InputError, with file and line, for a case that cannot be used, before it runs and, where the
     cases are those of files, before any runs. Raises PoolError when the machinery fails.
     """
     transport: Any = getattr(pool, "transport", pool)
-    with closing(batch.evaluate(_cases(Path(app), given), transport, in_flight)) as results:
+    with closing(batch.evaluate(_cases(Path(app), given), transport, in_flight, deadline_s=deadline_s)) as results:
         yield from results
 
 
 async def evaluate_async(
-    app: str | Path, given: Cases, pool: Transport | HasTransport, *, in_flight: int = IN_FLIGHT
+    app: str | Path,
+    given: Cases,
+    pool: Transport | HasTransport,
+    *,
+    in_flight: int = IN_FLIGHT,
+    deadline_s: float = DEADLINE_S,
 ) -> AsyncGenerator[Checked]:
     """As `evaluate`, with the waiting on a thread; cancelled, it ends with the next result.
 
     Use `contextlib.aclosing` where you may leave the loop early.
     """
-    results = evaluate(app, given, pool, in_flight=in_flight)
+    results = evaluate(app, given, pool, in_flight=in_flight, deadline_s=deadline_s)
     pending: asyncio.Future[Checked | None] | None = None
     try:
         while True:

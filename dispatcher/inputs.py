@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 
+from dispatcher.documents import spell
 from dispatcher.session import Session
 from sandbox.ces import Content, Event
 from sandbox.contract import LIMIT_NAMES
@@ -86,8 +87,8 @@ def validate[M: BaseModel](model: type[M], value: object, document: Document, pa
         problem = next((found for found in problems if found["type"] == "extra_forbidden"), problems[0])
         loc = problem["loc"]
         if problem["type"] == "extra_forbidden":
-            there = ", ".join(model.model_fields) if len(loc) == 1 else ""
-            why = f"unknown key {loc[-1]!r} in {what}" + (f"; there are: {there}" if there else "")
+            there = f"; there are: {', '.join(model.model_fields)}" if len(loc) == 1 else f" {spell(loc[:-1])}"
+            why = f"unknown key {loc[-1]!r} in {what}{there}"
         elif problem["type"] == "missing":
             raise document.error(f"{what} needs {loc[-1]!r}", *path) from error
         else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher import results
 from dispatcher.cases import TEST_HOOK, collects, one_test
+from dispatcher.dispatcher import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +35,13 @@ def matches(case_id: str, pattern: str | None) -> bool:
 class Plan:
     """`found` are the cases of each path, in order; what two of them have in common runs once."""
 
-    def __init__(self, found: Sequence[Iterable[Case]], pattern: str | None = None, repeat: int = 1) -> None:
+    def __init__(
+        self,
+        found: Sequence[Iterable[Case]],
+        pattern: str | None = None,
+        repeat: int = 1,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         """Read and check every case. Raises InputError at the first mistake."""
         self._found = found
         self._pattern = pattern
@@ -46,6 +53,7 @@ class Plan:
         self.read = 0  # cases and files of tests, chosen or not
         self.tests = 0  # runs of tests, as far as files have said which they have
         for case in self._chosen():
+            case.check_deadline(deadline_s)
             if len(self._kept) <= KEPT:
                 self._kept.append(case)
             if collects(case):

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dispatcher import scripts
-from dispatcher.dispatcher import Dispatcher, Profile
+from dispatcher.dispatcher import Dispatcher
 from dispatcher.lines import Rules
 from dispatcher.model import ScriptedModel
 from dispatcher.store import MemoryStore
@@ -27,13 +27,18 @@ from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, V
 from sandbox.contract import Status
 from sandbox.delta import diff
 from sandbox.errors import TurnError
-from sandbox.host import Closed, Host
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dispatcher.cases import Case
     from dispatcher.contents import Plain
+    from dispatcher.dispatcher import Profile
     from dispatcher.transcript import Turn
     from dispatcher.transport import Transport
+    from sandbox.host import Host
+
+    type ProfileOf = Callable[[Case], Profile]
 
 
 async def run_conversation(case: Case, dispatcher: Dispatcher, host: Host) -> Verdict:
@@ -99,11 +104,11 @@ def _verdict(case: Case, turns: list[Turn], seen: list[Plain], raised: TurnError
 
 
 class Talks:
-    """Runs conversation cases over `transport`, up to `at_once` without waiting for threads. To be closed."""
+    """Runs conversation cases over `transport`, each by its `profile`, up to `at_once` without waiting for threads. To be closed."""
 
-    def __init__(self, transport: Transport, at_once: int, tenant: str = "", host: Host = Closed()) -> None:
+    def __init__(self, transport: Transport, at_once: int, profile: ProfileOf, host: Host) -> None:
         self._transport = transport
-        self._tenant = tenant
+        self._profile = profile
         self._host = host
         self._at_once = at_once
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,10 +121,7 @@ class Talks:
             self._loop.set_default_executor(ThreadPoolExecutor(self._at_once + 4, thread_name_prefix="hookpool-talk"))
             self._thread = threading.Thread(target=self._loop.run_forever, name="hookpool-talks", daemon=True)
             self._thread.start()
-        profile = Profile(
-            limits=case.limits, dialect=case.dialect, fidelity=case.fidelity, lane="batch", tenant=self._tenant
-        )
-        dispatcher = Dispatcher(self._transport, MemoryStore(), profile)
+        dispatcher = Dispatcher(self._transport, MemoryStore(), self._profile(case))
         return asyncio.run_coroutine_threadsafe(run_conversation(case, dispatcher, case.host(self._host)), self._loop)
 
     def close(self) -> None:

@@ -124,6 +124,15 @@ GOOD = "- name: a\n  hook: before_agent_callback\n"
         (GOOD + "  limits:\n    wall: 3\n  expect: {}\n", 3, "limit wall: no such limit; there are wall_s"),
         (GOOD + "  dialect: adk3\n  expect: {}\n", 3, "case: dialect: Input should be 'ces', 'adk' or 'veadk'"),
         (GOOD + "  agent: Nobody\n  expect: {}\n", 3, "agent 'Nobody': no such agent; there are: Desk"),
+        (GOOD + "  callbacks: []\n  expect: {}\n", 3, "case 'a' names no callback"),
+        (GOOD + "  code: 3\n  expect: {}\n", 3, "case: code.0: Input should be a valid string"),
+        (GOOD + "  tools:\n    x: 1\n  expect: {}\n", 4, "case: tools.x.0: Input should be a valid dictionary"),
+        (GOOD + "  tools:\n    x: {retuns: 1}\n  expect: {}\n", 4, "unknown key 'retuns' in case tools.x[0]"),
+        (
+            "- name: a\n  hook: python_test\n  arguments: {input: 3}\n  expect: {}\n",
+            1,
+            "a case of python_test says which: arguments {input: {test: NAME}}",
+        ),
         (
             GOOD + "  callbacks: [three]\n  expect: {}\n",
             3,

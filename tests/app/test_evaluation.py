@@ -91,6 +91,10 @@ def test_a_loop_that_is_left_cancels_what_is_out(folder: Path, pool: InProcess) 
             "cases: unknown key 'expct' in case",
         ),
         ({"hook": "before_agent_callback", "callbacks": ["x.py"], "expect": {}}, "callback 'x.py': no such file"),
+        (
+            {"hook": "before_agent_callback", "code": "", "limits": {"wall_s": 901}, "expect": {}},
+            "limit wall_s, 901, is above the deadline, 900",
+        ),
         ({"hook": "before_agent_callback", "code": "", "expect": {"stdout": float("nan")}}, "nan is too large"),
         ({"hook": "before_agent_callback", "code": "", "expect": {"stdout": object()}}, "object is no JSON value"),
     ],
