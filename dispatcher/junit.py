@@ -63,8 +63,8 @@ class JUnit:
         )
         self._body.write(f"    <testcase {attributes}>{''.join(inside)}</testcase>\n")
 
-    def write(self, out: IO[str]) -> None:
-        """The whole file."""
+    def write(self, out: IO[str], left: int = 0) -> None:
+        """The whole file; `left` is how many runs there were to be beside these."""
         took = (datetime.now(UTC) - self._started).total_seconds()
         counts = " ".join(f'{name}="{count}"' for name, count in self._counts.items())
         stamp = self._started.strftime("%Y-%m-%dT%H:%M:%S")
@@ -72,6 +72,8 @@ class JUnit:
         out.write(f'  <testsuite name="hookpool" {counts} time="{took:.3f}" timestamp="{stamp}">\n')
         self._body.seek(0)
         shutil.copyfileobj(self._body, out)
+        if left > 0:
+            out.write(f"    <system-err>{left} not run</system-err>\n")
         out.write("  </testsuite>\n</testsuites>\n")
         self.close()
 

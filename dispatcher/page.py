@@ -56,10 +56,11 @@ class Plot:
     foot: int = FOOT
 
 
-def render(counted: Tally) -> str:
-    """The whole file."""
+def render(counted: Tally, left: int = 0) -> str:
+    """The whole file; `left` is how many runs there were to be beside these."""
     text: str = _template().render(
         counted=counted,
+        left=max(0, left),
         groups=sorted(counted.groups.items(), key=lambda item: (-item[1].failed, item[0])),
         plots=[
             plot("Time in the sandbox", counted.wall),

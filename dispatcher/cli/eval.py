@@ -20,7 +20,7 @@ from sandbox import settings as sandbox_settings
 from sandbox.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
 
     from dispatcher.cli.pools import Pool
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from sandbox.host import Host
 
     type Sink = Callable[[Record], None]
+
+BEGIN = {"--junit": "<?xml", "--report": "<!doctype html"}
+"""How the files begin that are written whole. What begins otherwise is somebody's, and is not written over."""
 
 SHOWN = 200
 """Up to this many results are shown at the end, in order; of more, those that fail, as they come."""
@@ -113,20 +116,14 @@ def command(
     \b
     Exit code: 0 all cases hold; 1 some do not; 2 unreadable input; 3 the pool failed.
     """  # noqa: D301  # click reads the backslash
-    from dispatcher import cases, plan, tally
+    from dispatcher import tally
 
     settings = sandbox_settings.load(os.environ)
-    found = [cases.find(path) for path in paths]
-    for warning in dict.fromkeys(warning for one in found for warning in one.app.warnings):
-        _say(f"warning: {warning}")
-    planned = plan.Plan(found, pattern, repeat)
-    if not planned.read:
-        raise cases.none_in(paths)
-    if planned.empty:
-        raise InputError("--filter", f"none of the {planned.read} cases has {pattern!r} in its FILE::NAME")
+    planned = _planned(paths, pattern, repeat, settings.deadline_s)
     counted = tally.Tally(repeat)
+    files = {"--junit": junit, "--report": report, "--json": Path(json_file) if json_file not in {None, "-"} else None}
     with ExitStack() as stack:
-        reports = stack.enter_context(_reports(junit, report, counted))
+        reports = stack.enter_context(_reports(files, counted, planned))
         shown = _Shown(planned.total, quiet=json_file == "-")
         sinks = [counted.add, *reports, shown.add]
         if resume is not None:
@@ -134,27 +131,51 @@ def command(
         lines = stack.enter_context(_lines(json_file, resume))
         host = stack.enter_context(open_hosts(hosts))
         opened = stack.enter_context(open_pool(pool, settings, workers))
-        start = time.monotonic()
-        _run(planned, opened, host, [*lines, *sinks], counted, fail_fast=fail_fast)
-        counted.seconds, counted.where = time.monotonic() - start, opened.where
-        counted.ended = time.strftime("%Y-%m-%d %H:%M")
+        _run(planned, opened, host, [*lines, *sinks], counted, settings.deadline_s, fail_fast=fail_fast)
         shown.end(counted, planned)
     return FAILED if counted.failed else OK
 
 
-def _run(planned: Plan, pool: Pool, host: Host, sinks: Sequence[Sink], counted: Tally, *, fail_fast: bool) -> None:
+def _planned(paths: Sequence[Path], pattern: str | None, repeat: int, deadline_s: float) -> Plan:
+    """What there is to run, all of it read and checked. Raises InputError, also where there is nothing."""
+    from dispatcher import cases, plan
+
+    found = [cases.find(path) for path in paths]
+    for warning in dict.fromkeys(warning for one in found for warning in one.app.warnings):
+        _say(f"warning: {warning}")
+    planned = plan.Plan(found, pattern, repeat, deadline_s)
+    if not planned.read:
+        raise cases.none_in(paths)
+    if planned.empty:
+        raise InputError("--filter", f"none of the {planned.read} cases has {pattern!r} in its FILE::NAME")
+    return planned
+
+
+def _run(
+    planned: Plan,
+    pool: Pool,
+    host: Host,
+    sinks: Sequence[Sink],
+    counted: Tally,
+    deadline_s: float,
+    *,
+    fail_fast: bool,
+) -> None:
     from dispatcher.batch import evaluate
     from dispatcher.cli.progress import progress
     from dispatcher.results import record
 
     tenant = f"eval {platform.node()}-{os.getpid()}"  # each command takes turns with the others
-    evaluated = evaluate(planned.cases(), pool.transport, pool.in_flight, planned.runs, tenant=tenant, host=host)
+    wanted = planned.cases(), pool.transport, pool.in_flight, planned.runs
+    evaluated = evaluate(*wanted, tenant=tenant, host=host, deadline_s=deadline_s)
+    counted.where, start = pool.where, time.monotonic()
     with progress(lambda: planned.total, counted.total) as advance, closing(evaluated) as finished:
         for result in finished:
             one = record(result)
             for sink in sinks:
                 sink(one)
             advance(result.passed)
+            counted.seconds = time.monotonic() - start
             if fail_fast and not result.passed:
                 return
 
@@ -198,28 +219,48 @@ def _lines(json_file: str | None, resume: Path | None) -> Iterator[list[Sink]]:
 
 
 @contextmanager
-def _reports(junit: Path | None, report: Path | None, counted: Tally) -> Iterator[list[Sink]]:
-    """The files that are written at the end of the block; not when it is broken off."""
+def _reports(files: Mapping[str, Path | None], counted: Tally, planned: Plan) -> Iterator[list[Sink]]:
+    """The files that are written at the end of the block, also of one that is broken off, where anything had ended."""
     from dispatcher import page, results
+    from dispatcher.junit import JUnit
 
-    for path in filter(None, (junit, report)):
-        with results.usable(path), path.open("a"):  # better refused now than after an hour
-            pass
-    with ExitStack() as stack:
-        sinks: list[Sink] = []
-        if junit is not None:
-            from dispatcher.junit import JUnit
+    _writable(files)
+    junit, report = files["--junit"], files["--report"]
+    with closing(JUnit()) as suite:
+        whole = False
+        try:
+            yield [suite.add] if junit is not None else []
+            whole = True
+        finally:
+            counted.ended = time.strftime("%Y-%m-%d %H:%M")
+            left = planned.total - counted.total
+            if junit is not None and (whole or counted.total):
+                with results.usable(junit), junit.open("w", encoding="utf-8") as out:
+                    suite.write(out, left)
+            if report is not None and (whole or counted.total):
+                with results.usable(report):
+                    report.write_text(page.render(counted, left), encoding="utf-8")
 
-            suite = stack.enter_context(closing(JUnit()))
-            sinks.append(suite.add)
-        yield sinks
-        if junit is not None:
-            with results.usable(junit), junit.open("w", encoding="utf-8") as out:
-                suite.write(out)
-        if report is not None:
-            text = page.render(counted)
-            with results.usable(report):
-                report.write_text(text, encoding="utf-8")
+
+def _writable(files: Mapping[str, Path | None]) -> None:
+    """Refuse now what could not be written after an hour, or would be lost. Raises InputError."""
+    from dispatcher import results
+
+    known: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is None:
+            continue
+        with results.usable(path):
+            if option in BEGIN:
+                path.open("a").close()
+            if not path.is_file():  # a device, a pipe, or not there yet
+                continue
+            if (other := known.setdefault(path.resolve(), option)) != option:
+                raise InputError(str(path), f"is given for both {other} and {option}")
+            with path.open("rb") as there:
+                begin = there.read(len(BEGIN.get(option, "")))
+        if begin and begin.lower() != BEGIN[option].encode():
+            raise InputError(str(path), f"is there and is no report; {option} does not write over it")
 
 
 class _Shown:

@@ -102,6 +102,17 @@ def test_a_mistake_in_a_case_file_is_exit_2_and_one_line(folder: Path, text: str
     assert said in line
 
 
+def test_a_case_that_may_run_longer_than_the_deadline_is_refused_before_anything_runs(folder: Path) -> None:
+    (folder / "cases.yaml").write_text(
+        GOOD + GOOD.replace("good", "long").replace("hook", "limits: {wall_s: 1000}, hook")
+    )
+    ended = inside("eval", str(folder), "--pool", "inline")
+    assert (ended.code, ended.out) == (2, "")
+    assert "cases.yaml:2: limit wall_s, 1000, is above the deadline, 900 (setting HOOKPOOL_DEADLINE_S)" in ended.err
+    ended = hookpool("eval", str(folder), "--pool", "inline", HOOKPOOL_DEADLINE_S="2000")
+    assert ended.code == 0, ended.err
+
+
 def test_no_folder_is_exit_2(tmp_path: Path) -> None:
     ended = inside("eval", str(tmp_path / "nowhere"))
     assert (ended.code, ended.out) == (2, "")
@@ -133,6 +144,38 @@ def test_reports_are_written_and_say_the_same(folder: Path) -> None:
     assert sorted(json.loads(line)["name"] for line in jsonl.splitlines()) == ["good", "wrong"]
     assert 'tests="2" failures="1"' in junit
     assert "1 of 2 do not hold" in page
+
+
+def test_an_evaluation_that_is_broken_off_leaves_reports_of_what_had_ended(folder: Path) -> None:
+    slow = "def before_agent_callback(c):\n    ces_requests.get({!r})\n"
+    with silence() as (url, environ, asked):
+        (folder / "slow.py").write_text(slow.format(url))
+        (folder / "cases.yaml").write_text(GOOD + GOOD.replace("good", "slow").replace("cb.py", "slow.py"))
+        files = [folder / name for name in ("out.jsonl", "out.xml", "out.html")]
+        options = [f"--{kind}={file}" for kind, file in zip(("json", "junit", "report"), files, strict=True)]
+        with start("eval", str(folder), "--pool", "inline", "--workers", "1", *options, **environ) as process:
+            asked()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=240)
+    assert (process.returncode, out, err) == (130, "", "")
+    jsonl, junit, page = (file.read_text() for file in files)
+    assert [json.loads(line)["name"] for line in jsonl.splitlines()] == ["good"]
+    assert 'tests="1" failures="0"' in junit
+    assert "<system-err>1 not run</system-err>" in junit
+    assert "All 1 hold, 1 not run" in page
+
+
+def test_a_report_is_not_written_over_what_is_none_nor_over_another(folder: Path) -> None:
+    before = (folder / "cases.yaml").read_text()
+    for option in ("--junit", "--report"):
+        ended = inside("eval", str(folder), "--pool", "inline", option, str(folder / "cases.yaml"))
+        assert (ended.code, ended.out) == (2, "")
+        assert f"is there and is no report; {option} does not write over it" in ended.err
+    assert (folder / "cases.yaml").read_text() == before
+    for others in (("--junit", "--report"), ("--junit", "--json")):
+        ended = inside("eval", str(folder), "--pool", "inline", *(f"{other}={folder / 'out'}" for other in others))
+        assert (ended.code, ended.out) == (2, "")
+        assert f"out: is given for both {' and '.join(others)}" in ended.err
 
 
 def test_what_holds_only_sometimes_is_named(folder: Path) -> None:

@@ -149,6 +149,8 @@ def test_the_page_shows_counts_groups_failures_flaky_ones_and_plots() -> None:
     for said in ("2 of 9 do not hold", "Desk", "after_tool_callback", "text 4", "Flaky", "1 of 2", "Wait in the queue"):
         assert said in text
     assert "All 1 hold" in Strict(page.render(tally(result()))).text
+    assert "All 1 hold, 1,234 not run" in Strict(page.render(tally(result()), 1234)).text
+    assert "All 0 hold, 1 not run" in Strict(page.render(tally(), 1)).text
 
 
 def test_memory_is_bounded_whatever_comes() -> None:
