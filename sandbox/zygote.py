@@ -34,6 +34,8 @@ from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, UIDS
 from sandbox.kernel.calls import receive_signed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sandbox.contract import Job, Limits, Tier
 
 START_S = 20.0
@@ -198,12 +200,14 @@ class Zygote:
         self.flavour = flavour
         self.forks = 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        readable = readable_paths(flavour)
         orders = {
             "tier": tier,
             "control": theirs.fileno(),
             "code": str(Path(__file__).parent.parent),
             "packages": str(Path(msgpack.__file__).parent.parent),
-            "readable": readable_paths(flavour),
+            "readable": readable,
+            "hidden": hidden_paths(readable),
             "heavy": [name for name in HEAVY[flavour] if installed(name)],
             "elsewhere": [name for name in elsewhere(flavour) if installed(name)],
         }
@@ -342,6 +346,12 @@ def readable_paths(flavour: Flavour) -> list[str]:
     paths = sysconfig.get_paths(vars={"installed_base": sys.base_prefix, "platbase": sys.base_exec_prefix})
     found = [paths["stdlib"], paths["platstdlib"], *map(installed, (*PACKAGES, *HEAVY[flavour])), *TZPATH]
     return [path for path in dict.fromkeys(found) if path and Path(path).exists()]
+
+
+def hidden_paths(readable: Iterable[str]) -> list[str]:
+    """What lies below those and is not to be read: where an interpreter has all that is installed for it."""
+    found = (Path(path, name) for path in readable for name in ("site-packages", "dist-packages"))
+    return [str(path) for path in found if path.is_dir()]
 
 
 def _map_ids(pid: int) -> None:

@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import gc
 import io
+import multiprocessing
 import os
 import random
 import signal
@@ -86,6 +87,7 @@ def _differ() -> None:
     """What a fork shares and two invocations must not."""
     gc.enable()
     random.seed()
+    multiprocessing.current_process().authkey = os.urandom(32)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 

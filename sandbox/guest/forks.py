@@ -31,11 +31,14 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
 
     Raises OSError with the step where this host does not allow the tier.
     """
-    readable = orders["readable"]
-    maps = mappings.opened()
-    bound = dict(zip(readable, readable, strict=True)) if pids is None else lockdown.enter_root(readable)
+    readable, hidden = orders["readable"], orders["hidden"]
+    maps, devices = mappings.opened(), lockdown.devices()
+    if pids is None:
+        bound = dict(zip(readable, readable, strict=True))
+    else:
+        bound, hidden = lockdown.enter_root(readable, hidden), []
     fork = functools.partial(_fork, pids)
-    plan = lockdown.prepare(orders["tier"], bound, named=proof.can_name(naming_filter(), fork))
+    plan = lockdown.prepare(orders["tier"], bound, hidden, devices, named=proof.can_name(naming_filter(), fork))
     proof.prove(plan, fork, readable)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))

@@ -25,7 +25,7 @@ from sandbox import policy
 from sandbox.kernel import calls, landlock, seccomp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sandbox.contract import Tier
 
@@ -39,6 +39,7 @@ LOCKED = b"Y"  # a child's first byte, before any frame and before any user code
 UIDS = 60_000  # how many the zygote's user namespace maps beside 0
 HOST_UID = 0x70000000  # of the host: the first that a child has, through the map or, without one, itself
 CAPS = struct.Struct(">QIH")  # address space in bytes, CPU in seconds, threads: what a job brings along
+_EMPTY = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC  # of a tmpfs
 _PID_MARK = 0x5EEDF00D  # stands for the child's own pid in the prepared filter
 
 
@@ -51,6 +52,7 @@ class Plan:
     allow: bytes
     naming: bytes | None
     ruleset: int | None
+    devices: int  # the host's /dev
     limits: tuple[tuple[int, int], ...] = ()  # rlimits that do not depend on the job
     lower: dict[str, str] = field(default_factory=dict)  # paths below /tmp -> where they are bound
     missing: dict[str, str] = field(default_factory=dict)  # layer -> why it is not in `layers`
@@ -75,6 +77,18 @@ class Layer:
     required: bool = True
 
 
+def devices() -> int:
+    """The host's /dev, to open /dev/null from when there is no such path any more."""
+    return _kept(os.open("/dev", os.O_PATH | os.O_CLOEXEC))
+
+
+def _kept(fd: int) -> int:
+    """`fd`, out of the way of the numbers that a child gives out."""
+    kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    os.close(fd)
+    return kept
+
+
 def enter_namespaces() -> None:
     """Leave the host's users, mounts, network, IPC, names and cgroups; its pids from the next fork on."""
     calls.unshare(
@@ -88,9 +102,10 @@ def enter_namespaces() -> None:
     )
 
 
-def enter_root(readable: Sequence[str]) -> dict[str, str]:
+def enter_root(readable: Sequence[str], hidden: Collection[str]) -> dict[str, str]:
     """Swap the root for an empty read-only tmpfs with `readable` bound in at the same paths.
 
+    The folders `hidden`, each directly in one of those, are empty but for what comes later in `readable`.
     What lies below /tmp, which is the child's own, is bound elsewhere and shown there by each child
     (see `_private_tmp`). Returns where each path was bound. The sources are opened first: the new
     root is built over a directory that may lie above them.
@@ -98,11 +113,13 @@ def enter_root(readable: Sequence[str]) -> dict[str, str]:
     sources = {path: (os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path)) for path in readable}
     base = next(path for path in ("/tmp", "/run", "/mnt") if os.path.isdir(path))
     calls.mount(None, "/", None, calls.MS_REC | calls.MS_PRIVATE)
-    calls.mount("hookpool", base, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC, "size=1m,mode=755")
+    calls.mount("hookpool", base, "tmpfs", _EMPTY, "size=1m,mode=755")
     bound = {path: path if not path.startswith("/tmp/") else f"/lower{path}" for path in sources}
     for path, (fd, is_dir) in sources.items():
         _bind(f"/proc/self/fd/{fd}", base + bound[path], is_dir=is_dir)
         os.close(fd)
+        for name in (os.path.basename(folder) for folder in hidden if os.path.dirname(folder) == path):
+            calls.mount("hidden", f"{base}{bound[path]}/{name}", "tmpfs", _EMPTY, "size=1m,mode=755")
     os.makedirs(base + TMP)
     os.symlink(TMP, base + "/tmp")
     os.chdir(base)
@@ -123,24 +140,27 @@ def _bind(source: str, target: str, *, is_dir: bool) -> None:
     calls.mount(source, target, None, calls.MS_BIND | calls.MS_REC)
 
 
-def prepare(tier: Tier, bound: Mapping[str, str], *, named: bool) -> Plan:
+def prepare(tier: Tier, bound: Mapping[str, str], hidden: Collection[str], devices: int, *, named: bool) -> Plan:
     """Build the ruleset and the filters once. Raises OSError where the kernel lacks what the tier needs.
 
-    `bound`: what may be read, and where it is now. `named`: this kernel gives a seccomp listener, so a fatal call can be named.
+    `bound`: what may be read, and where it is now; but for the folders `hidden` in it. `named`: this kernel gives a seccomp listener, so a fatal call can be named.
     """
     ruleset = None
     if tier != "C":
-        fd = landlock.ruleset(bound.values(), [PRIVATE] if tier == "A" else [])
-        ruleset = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)  # of the numbers a child gives out
-        os.close(fd)
+        ruleset = _kept(landlock.ruleset(bound.values(), [PRIVATE] if tier == "A" else [], hidden=hidden))
     return Plan(
         tier=tier,
         layers=tuple(layer for layer in LAYERS if tier in layer.tiers),
         allow=policy.allow_filter(tier, 1 if tier == "A" else _PID_MARK, named=named),
         naming=policy.naming_filter() if named else None,
         ruleset=ruleset,
+        devices=devices,
         limits=tuple((kind, _at_most(value, resource.getrlimit(kind)[1])) for kind, value in _LIMITS),
-        lower={path: source for path, source in bound.items() if path != source},
+        lower={
+            path: source
+            for path, source in bound.items()
+            if path != source and not any(path.startswith(f"{other}/") for other in bound)  # which brings it along
+        },
     )
 
 
@@ -178,13 +198,16 @@ def _by_namespace(_: Seat) -> None:
 
 def _private_tmp(seat: Seat) -> None:
     calls.unshare(calls.CLONE_NEWNS)
-    flags = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC
-    calls.mount("tmp", TMP, "tmpfs", flags, f"size={TMP_BYTES},nr_inodes=1024,mode=1777")
+    calls.mount("tmp", TMP, "tmpfs", _EMPTY, f"size={TMP_BYTES},nr_inodes=1024,mode=1777")
     for path, source in seat.plan.lower.items():
         _bind(source, PRIVATE + path, is_dir=os.path.isdir(source))
 
 
 def _closed_fds(seat: Seat) -> None:
+    """The standard ones are its own: flags of a descriptor that children share would be a way from one to the next."""
+    null = calls.open_in(seat.plan.devices, "null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        calls.duplicate(null, fd)
     if seat.plan.ruleset is None:
         calls.close_range(RULESET)
         return

@@ -12,7 +12,7 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
-from sandbox.guest.lockdown import CHANNEL, OPEN_FILES, RULESET, Plan, Seat
+from sandbox.guest.lockdown import CHANNEL, LOCKED, OPEN_FILES, RULESET, Plan, Seat
 from sandbox.kernel import calls, seccomp
 
 if TYPE_CHECKING:
@@ -48,40 +48,33 @@ def can_name(naming: bytes, fork: Fork) -> bool:
 
 
 def _try(plan: Plan, layers: Sequence[Layer], fork: Fork, readable: Sequence[str]) -> str:
-    ours, theirs = socket.socketpair()
     zygote = os.getpid()
 
     def act() -> str:
-        ours.close()
-        os.dup2(theirs.fileno(), CHANNEL)
         seat = Seat(plan, serial=0, parent=0 if plan.tier == "A" else zygote)
         for layer in layers:
             layer.apply(seat)
         return ATTEMPTS[layers[-1].name](readable)
 
-    try:
-        return _in_fork(fork, act)
-    finally:
-        ours.close()
-        theirs.close()
+    return _in_fork(fork, act)
 
 
 def _in_fork(fork: Fork, act: Callable[[], str]) -> str:
     """`act`'s text, or the OSError it ended in, or the signal."""
-    read, write = os.pipe()
-    # The lockdown closes everything above the descriptors it keeps: the answer goes out through 2.
+    ours, theirs = socket.socketpair()
     pid = fork()
     if pid == 0:
+        ours.close()
         try:
-            os.dup2(write, 2)
+            os.dup2(theirs.fileno(), CHANNEL)
             text = act()
         except OSError as error:
             text = f"{type(error).__name__}: {error.strerror or error}"
-        os.write(2, text.encode())
+        os.write(CHANNEL, text.encode())
         os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        text = answer.read()
+    theirs.close()
+    with ours, ours.makefile("rb") as answer:
+        text = answer.read().removeprefix(LOCKED).decode()  # as one of the layers announces itself
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return text or ("" if code == 0 else f"the attempt ended with {code}")
 

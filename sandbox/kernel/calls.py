@@ -110,6 +110,11 @@ def pivot_root(new: str, old: str) -> None:
     call("pivot_root", new.encode(), old.encode())
 
 
+def open_in(folder: int, name: str, flags: int) -> int:
+    """openat(2): an existing file of a folder that is open. Its descriptor."""
+    return call("openat", folder, name.encode(), flags | os.O_CLOEXEC)
+
+
 def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
     """Close every descriptor from `first` to `last`."""
     call("close_range", first, last, 0)

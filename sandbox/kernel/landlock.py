@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sandbox.kernel.calls import call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_AND_MAKE = 0x1FF0  # remove_dir .. make_sym, bits 4 to 12
@@ -44,9 +44,15 @@ def abi() -> int:
         return 0
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str] = (), connect: Iterable[int] = ()) -> int:
+def ruleset(
+    readable: Iterable[str],
+    writable: Iterable[str] = (),
+    connect: Iterable[int] = (),
+    *,
+    hidden: Collection[str] = (),
+) -> int:
     """A ruleset fd that grants reading below `readable`, everything below `writable`, TCP to the ports
-    `connect`, nothing else.
+    `connect`, nothing else. Of folders in `hidden`, which are directly below one of `readable`, only names are seen.
 
     Raises OSError where landlock is missing or a path cannot be opened.
     """
@@ -55,12 +61,26 @@ def ruleset(readable: Iterable[str], writable: Iterable[str] = (), connect: Iter
     attributes = struct.pack("=QQQ", files, _TCP if version >= _TCP_ABI else 0, _SCOPES if version >= _SCOPE_ABI else 0)
     size = 24 if version >= _SCOPE_ABI else 16 if version >= _TCP_ABI else 8
     fd = call("landlock_create_ruleset", attributes, size, 0)
-    for paths, rights in ((readable, READ), (writable, WRITE)):
-        for path in paths:
-            _grant(fd, path, rights & files)
+    for path in readable:
+        for part, rights in _parts(path, hidden):
+            _grant(fd, part, rights & files)
+    for path in writable:
+        _grant(fd, path, WRITE & files)
     for port in connect if version >= _TCP_ABI else ():
         call("landlock_add_rule", fd, _RULE_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
     return fd
+
+
+def _parts(path: str, hidden: Collection[str]) -> Iterator[tuple[str, int]]:
+    """A rule is for everything below its path: around what is hidden, each entry has its own."""
+    if not any(os.path.dirname(folder) == path for folder in hidden):
+        yield path, READ
+        return
+    yield path, READ_DIR
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.path not in hidden and not entry.is_symlink():  # where one leads to is not granted with it
+                yield entry.path, READ
 
 
 def _grant(ruleset_fd: int, path: str, rights: int) -> None:

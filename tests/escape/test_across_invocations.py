@@ -180,6 +180,12 @@ TRACES = {
         "import fcntl, struct\nv['got'] = hasattr(fcntl, 'trace')",
         REFUSED,
     ),
+    "a flag of the descriptors it was born with": Trace(
+        "import contextlib, fcntl, os\nfor fd in range(9):\n    with contextlib.suppress(OSError):\n"
+        "        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND | os.O_RDWR)\nv['left'] = 1",
+        "import contextlib, fcntl, os\nflags = 0\nfor fd in range(9):\n    with contextlib.suppress(OSError):\n"
+        "        flags |= fcntl.fcntl(fd, fcntl.F_GETFL)\nv['got'] = flags & os.O_APPEND",
+    ),
     "a lease on a file of the standard library": Trace(
         "import fcntl, os\nfd = os.open(os.__file__, os.O_RDONLY) if os.path.exists(os.__file__) else 0\nfcntl.trace = fd\n"
         "fcntl.fcntl(fd, fcntl.F_GETLEASE)",
@@ -223,6 +229,7 @@ DRAWN = {
     "OpenSSL's random bytes": "ssl.RAND_bytes(8).hex()",
     "numpy's random numbers": "float(numpy.random.random())",
     "the name of a temporary file": "next(tempfile._get_candidate_names())",
+    "the key of multiprocessing": "multiprocessing.current_process().authkey.hex()",
 }
 
 

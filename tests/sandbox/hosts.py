@@ -1,4 +1,5 @@
-"""Jails on other hosts than this one: as an ordinary user, under a container's profile, without a layer.
+"""Jails on other hosts than this one: as an ordinary user, under a container's profile, without a layer, without a
+virtual environment.
 
 Each is this machine with something really taken away before a fresh interpreter starts: the uid is
 dropped, or a seccomp filter that outlives exec answers the calls as such a host would. The process
@@ -45,7 +46,9 @@ FILTERS = {"container": CONTAINER, "no-landlock": NO_LANDLOCK, "no-seccomp": NO_
 
 
 class Host:
-    """A Python process under restrictions. `kinds`: any of FILTERS' names, and 'user'."""
+    """A Python process under restrictions. `kinds`: any of FILTERS' names, 'user', and 'installed': all packages are
+    where `pip install` puts them for the interpreter itself.
+    """
 
     def __init__(self, *kinds: str, arguments: tuple[str, ...]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hookpool-test-")
@@ -104,11 +107,20 @@ def restrict(folder: str, kinds: list[str]) -> tuple[str, str, str]:
     """Take things away from this process, for good. Interpreter, project and packages to go on with."""
     python, project = os.path.realpath(sys.executable), str(ROOT)
     packages = os.path.dirname(os.path.dirname(__import__("msgpack").__file__))
-    if "user" in kinds:
+    if {"user", "installed"} & {*kinds}:
         os.unshare(os.CLONE_NEWNS)
         calls.mount(None, "/", None, calls.MS_REC | calls.MS_PRIVATE)
+    if "installed" in kinds:
+        here = f"{os.path.dirname(os.__file__)}/site-packages"
+        calls.mount(packages, here, None, calls.MS_BIND | calls.MS_REC)
+        packages = here
+    if "user" in kinds:
         python = _show(sys.base_prefix, f"{folder}/python") + python.removeprefix(os.path.realpath(sys.base_prefix))
-        project, packages = _show(project, f"{folder}/project"), _show(packages, f"{folder}/packages")
+        project = _show(project, f"{folder}/project")
+        if "installed" in kinds:
+            packages = f"{folder}/python{packages.removeprefix(sys.base_prefix)}"
+        else:
+            packages = _show(packages, f"{folder}/packages")
         os.chdir(project)
         os.setgroups([])
         os.setresgid(USER, USER, USER)

@@ -61,3 +61,30 @@ def test_where_the_interpreter_lies_below_tmp_a_private_tmp_still_is_one():
         wrote = bench.run("open('/tmp/mine', 'w').write('x')\nimport os\nv['there'] = 'mine' in os.listdir('/tmp')")
         assert wrote.variables == {"there": True}
         assert bench.run("import os\nv['there'] = 'mine' in os.listdir('/tmp')").variables == {"there": False}
+
+
+READS = """
+import os
+for name, path in {paths!r}.items():
+    try:
+        v[name] = len(open(os.path.dirname(os.__file__) + '/' + path).read()) > 0
+    except OSError:
+        v[name] = False
+"""
+
+
+@pytest.mark.parametrize("tier", ["A", "B"])
+@pytest.mark.parametrize("kinds", [("installed",), ("installed", "user")], ids="+".join)
+def test_what_is_installed_for_the_interpreter_itself_cannot_be_read_either(kinds, tier):
+    paths = {
+        "celery": "site-packages/celery/__init__.py",
+        "redis": "site-packages/redis/client.py",
+        "pydantic": "site-packages/pydantic/main.py",
+        "json": "json/decoder.py",
+        "wave": "wave.py",
+    }
+    with ServedJail(tier, *kinds) as jail:
+        bench = Bench(jail)
+        seen = bench.run(READS.format(paths=paths))
+        assert seen.variables == {"celery": False, "redis": False, "pydantic": True, "json": True, "wave": True}
+        assert bench.run("import wave, xml.dom.minidom\nv['late'] = wave.__name__").variables == {"late": "wave"}
