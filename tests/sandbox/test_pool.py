@@ -132,6 +132,7 @@ def test_two_hundred_crashes_leave_no_process_descriptor_or_zombie():
     with Jail(settings("A", warm_codes=0)) as jail:
         bench = Bench(jail)
         bench.run("pass")
+        until(lambda: jail.settled)  # else a child is there and what is held of it is not yet
         until(lambda: len(me.children(recursive=True)) == others + 2 + 2)  # what forks, its parent, and who waits
         before = (me.num_fds(), others + 2 + 2)
         for _ in range(200):
