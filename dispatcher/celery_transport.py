@@ -397,6 +397,8 @@ class CeleryTransport:
             settled = self._abandon(waiting, only_dead=True)
             if settled is None or (settled.leased and settled.state != "done"):
                 return  # it is being run after all
+            if settled.state == "done" and waiting.sent.ended_at is None:
+                return  # it has ended since it was looked at: its outcome is in the inbox
             why = "it ended, and its outcome was lost on the way" if settled.state == "done" else (
                 f"its worker is gone, and with it the lease of {self._settings.lease_s:g} s; retry at_most_once:"
                 " it is not run again"

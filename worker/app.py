@@ -118,8 +118,10 @@ class Worker:
         return Run(complete, token, _ttl_s(job))
 
     def claim(self, run: Run) -> Claimed:
-        """What the ledger says to it."""
-        return Claimed(run, self._ledger.claim(self._bid(run)))
+        """What the ledger says to it. Asked again where the answer is lost: the job may be this run's already, and
+        would be lost with it.
+        """
+        return Claimed(run, self._insist(lambda: self._ledger.claim(self._bid(run))))
 
     def _bid(self, run: Run) -> Bid:
         settings, once = self._settings, run.job.retry == "at_most_once"
@@ -174,7 +176,7 @@ class Worker:
                 del self._running[run.token]
 
     def _deliver(self, run: Run, outcome: Outcome, following: Callable[[], Run | None]) -> Conducted:
-        """The outcome into the inbox. A server that is away is waited for as long as a lease."""
+        """The outcome into the inbox."""
         job = run.job
         if run.fate == HANDED_BACK and job.retry == "at_most_once":
             outcome = replace(outcome, detail=f"its worker was shut down; {outcome.detail}")
@@ -196,15 +198,22 @@ class Worker:
         return Conducted(done.waiting, Claimed(then, done.next) if then and done.next else None)
 
     def _persist[T](self, step: Callable[[], T], job: Job) -> T | None:
+        try:
+            return self._insist(step)
+        except redis.RedisError as error:
+            self._tally.undelivered()
+            log.error("its outcome could not be delivered: %s", error, extra=about(job))
+            return None
+
+    def _insist[T](self, step: Callable[[], T]) -> T:
+        """A server that is away is waited for as long as a lease; then redis-py's error."""
         until = time.monotonic() + self._settings.lease_s
         while True:
             try:
                 return step()
-            except redis.RedisError as error:
+            except redis.RedisError:
                 if time.monotonic() > until:
-                    self._tally.undelivered()
-                    log.error("its outcome could not be delivered: %s", error, extra=about(job))
-                    return None
+                    raise
                 time.sleep(0.1)
 
     def _refuse(self, head: object, problem: ProtocolError) -> None:

@@ -203,6 +203,7 @@ class Proxy:
                     far.connect(self._target)
                 except OSError:
                     near.close()
+                    far.close()
                     continue
                 with self._lock:
                     self._pairs.append((near, far))

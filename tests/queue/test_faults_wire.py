@@ -20,7 +20,7 @@ from sandbox.contract import Status
 from sandbox.host import Closed
 from sandbox.settings import Settings
 from tests.queue.conftest import Hire, Open, Start, a_job, until
-from tests.queue.kit import Front, Hold, Proxy, Server, Worker, exact, runs, sha
+from tests.queue.kit import NOBODY_KNOWS, Front, Hold, Proxy, Server, Worker, exact, runs, sha
 
 QUEUE = wire.QUEUES["interactive"]
 
@@ -45,7 +45,7 @@ class Wired:
         for name in ("worker", "dispatcher"):
             (directory / name).mkdir()
             self.wires[name] = Proxy(directory / name, server.directory / "pool.sock")
-        self.worker = Worker(self.wires["worker"].url, directory / "wired.log", concurrency=2)
+        self.worker = Worker(self.wires["worker"].url, directory / "wired.log", concurrency=2, lease_s=3)
         self.front = Front(self.wires["dispatcher"].url)
         until(lambda: self.worker.ready(server.client), 60)
         assert self.front.run("warm").result(20) == "ok"  # the server knows the scripts
@@ -73,11 +73,31 @@ def test_a_connection_cut_at_any_step_changes_nothing(wired: Wired, tmp_path: Pa
     cuts = wire_.cuts
     wire_.cut_at(STEPS[step], delivered=delivered)
     label = f"{step}-{delivered}".replace(" ", "-")
-    assert wired.front.run(label, f"count {ran}", "sleep 0.5" if "renews" in step else "").result(20) == "ok"
+    assert wired.front.run(label, f"count {ran}", "sleep 1.2" if "renews" in step else "").result(20) == "ok"
     wired.front.run(f"{label}-next").result(20)
     assert wire_.cuts == cuts + 1
     assert runs(ran) == 1
     assert set(wired.front.ends().values()) == {"ok"}
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_server_killed_at_any_step_leaves_one_end(
+    wired: Wired, front: Open, tmp_path: Path, step: str, delivered: bool
+) -> None:
+    """It comes back with what it had written. Whoever talks to it meanwhile may hear of it; no run is lost."""
+    wire_, ran = wired.wires[step.partition(" ")[0]], tmp_path / "ran"
+    cuts, pool = wire_.cuts, front(wired.wires["dispatcher"].url)
+    assert pool.run("warm").result(20) == "ok"  # it knows the scripts
+    wire_.cut_at(STEPS[step], delivered=delivered, then=wired.server.kill)
+    ending = pool.run("a", f"count {ran}", "sleep 1.2" if "renews" in step else "")
+    until(lambda: wire_.cuts == cuts + 1)
+    time.sleep(0.3)
+    wired.server.start()
+    assert ending.result(25) in {"ok", NOBODY_KNOWS}
+    assert pool.run("b").result(25) == "ok"
+    pool.ends()
+    assert runs(ran) <= 1
 
 
 @pytest.mark.parametrize("delivered", [True, False])

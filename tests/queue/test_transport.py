@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -22,6 +23,7 @@ from sandbox import codec, wire
 from sandbox.contract import PROTOCOL, Call, Outcome, Return, Status
 from sandbox.errors import PoolOverloaded, PoolUnavailable
 from sandbox.host import Closed
+from sandbox.ledger import Bid, Ledger
 from sandbox.mailbox import Mailbox
 from sandbox.settings import Settings
 from tests.queue.conftest import a_job, running_server, until
@@ -274,6 +276,27 @@ def test_a_message_that_comes_twice_is_run_once(pool: Embedded, tmp_path: Path) 
     pool.transport._publish([waiting], 1000)
     assert pool.transport.submit(a_job("sleep 0.2"), Closed()).result(20).status is Status.OK
     assert runs(ran) == 1
+
+
+def test_an_outcome_that_comes_while_its_job_is_given_up_counts(server: str) -> None:
+    """A server that was frozen for longer than a lease: it answers who asks about the job, and then takes its outcome."""
+    with redis.Redis.from_url(server) as client, CeleryTransport(server, Settings(lease_s=0.3)) as transport:
+        client.flushall()
+        ledger, job, look, delivered = Ledger(client), a_job(), transport._ledger.look, threading.Event()
+
+        def look_and_deliver(*asked: Any) -> Any:
+            answer = look(*asked)
+            if not answer[0][0].leased and not delivered.is_set():
+                frame = wire.Frame("outcome", job.id, Outcome(job.id, Status.OK).encode()).encode()
+                delivered.set()
+                assert ledger.finish(job.id, "me", transport.inbox, frame, ttl_s=60).delivered
+            return answer
+
+        future = transport.submit(job, Closed())
+        ledger.claim(Bid(job.id, "me", lease_s=0.5, ttl_s=60, once=True, most=3))
+        transport._ledger.look = look_and_deliver  # type: ignore[method-assign]
+        assert future.result(20).status is Status.OK
+        assert delivered.is_set()
 
 
 def test_two_dispatchers_share_a_pool(pool: Embedded) -> None:
