@@ -57,6 +57,7 @@ DEAD = "hookpool:dead"
 
 SOCKET_S = 5.0  # no command may wait longer for a server that stopped talking
 CONNECT_S = 2.0
+CONNECTIONS = 2**31  # of one client: each thread that talks has one, and redis-py would refuse the hundred and first
 BLOCK_S = 1.0  # how long a blocking read asks the server to wait; well below SOCKET_S
 INBOX_TTL_S = 3600  # of an outcome whose dispatcher does not read, after the last one
 RETURN_TTL_S = 60
@@ -245,6 +246,7 @@ def connect(url: str, **options: Any) -> redis.Redis:  # redis-py's own
         addresses(url).client,
         socket_timeout=SOCKET_S,
         socket_connect_timeout=CONNECT_S,
+        max_connections=CONNECTIONS,
         retry=retry,
         **options,
     )

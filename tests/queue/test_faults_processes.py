@@ -181,6 +181,27 @@ def test_a_dispatcher_that_is_slow_loses_nothing(
     orphaned(lasting, front, request.node.name, set(ends))
 
 
+def test_workers_killed_under_many_dispatchers_leave_the_session_exact(
+    lasting: Server, hire: Hire, front: Open, child: Start, request: pytest.FixtureRequest
+) -> None:
+    """Processes that all write one session, in other variables; one of two workers dies, again and again."""
+    workers = [hire("w0", concurrency=2, max_starts=9), hire("w1", concurrency=2, max_starts=9)]
+    scripts = [[f"d{one}v{number}" for number in range(80)] for one in range(4)]
+    dispatchers = [
+        child(scripts={label: f"sleep 0.06; set {label}" for label in labels}, retry="at_least_once", deadline_s=60)
+        for labels in scripts
+    ]
+    for number in range(2, 6):
+        time.sleep(0.5)
+        workers.pop(0).close()
+        workers.append(hire(f"w{number}", concurrency=2, max_starts=9))
+    ends = {label: how for one in dispatchers for label, how in one.ended().items()}
+    assert {label: [end["status"] for end in how] for label, how in ends.items()} == {
+        label: ["ok"] for labels in scripts for label in labels
+    }
+    exact(front().store, request.node.name, dict.fromkeys(ends, "ok"))
+
+
 # -- clocks
 
 

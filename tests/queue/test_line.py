@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -77,6 +78,24 @@ def test_threads_get_their_own_answers(line: Line) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(echo, range(2000)))
+
+
+def test_as_many_threads_as_there_are_talk_at_once(line: Line) -> None:
+    """Redis-py's client would refuse the hundred and first."""
+    count = 150
+    all_there = threading.Barrier(count)
+    answers: list[object] = []
+
+    def ask() -> None:
+        all_there.wait(20)
+        answers.extend(line.ask(("BLPOP", "nothing", 0.5)))
+
+    threads = [threading.Thread(target=ask) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [None] * count
 
 
 def test_a_closed_client_leaves_no_connection(server: str) -> None:
