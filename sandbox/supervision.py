@@ -2,9 +2,10 @@
 
 Theory of operation. One poll loop over three descriptors: the channel (frames both ways, never
 blocking), the seccomp listener (a forbidden call, by number) and a wake-up. Calls of the host run on
-threads, which write the answer to the channel themselves and wake the loop only when it takes no
-more. Every 20 ms the loop also looks at the child's CPU clock and memory. Any doubt about a child
-ends in SIGKILL. What happened is collected as `facts.Facts`.
+threads, a few at a time for each job, which write the answer to the channel themselves and wake the
+loop only when it takes no more. Every 20 ms the loop also looks at the child's CPU clock, at its
+memory, and at what is kept here for it. Any doubt about a child ends in SIGKILL. What happened is
+collected as `facts.Facts`.
 
 The reply's content is not looked at here: it is a claim, and the dispatcher's to judge.
 """
@@ -44,6 +45,7 @@ POLL_S = 0.02  # how often CPU, memory and cancellation are looked at
 GRACE_S = 0.25  # between KeyboardInterrupt and SIGKILL at the wall limit, so that `finally` runs
 EXIT_S = 0.5  # how long the zygote may take to say how a child ended
 CHUNK = 256 * 1024  # read at a time
+ABREAST = 16  # calls of one job in flight, as many as it has threads by default; more wait their turn
 NAME_CHARS = 1024  # of a call; a tool's display name has fewer
 MIB = 1024 * 1024
 _FRAME_SLACK = 64 * 1024  # a frame's head beside its payload; output pieces are below it
@@ -83,8 +85,11 @@ class Run:
         self._ordered = False  # the whole job is on its way
         self._asked = False  # for its history
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
-        self._sending = threading.Lock()  # over _outgoing, calls and the channel's sending side
-        self._over_for_hosts = False  # an answer that comes now has no channel to go to
+        self._sending = threading.Lock()  # over _outgoing, calls, what follows, and the channel's sending side
+        self._due: collections.deque[Call] = collections.deque()  # calls that no thread has taken up
+        self._asking = 0  # threads that ask the host
+        self._unanswered = 0  # bytes of arguments
+        self._over_for_hosts = False  # an answer that comes now has no channel to go to, and none is asked for
         self._wake = Wake()
         self.calls_made = 0  # calls, answered or not
         self._done = False
@@ -245,10 +250,28 @@ class Run:
         if len(call.arguments) > self._limits.reply_bytes:
             self._over(Status.OUTPUT_LIMIT, len(call.arguments))
             return
-        self._threads.submit(self._ask, call)
+        with self._sending:
+            self._due.append(call)
+            self._unanswered += len(call.arguments)
+            one_more = self._asking < ABREAST
+            self._asking += one_more
+        if one_more:
+            self._threads.submit(self._ask_next)
+
+    def _ask_next(self) -> None:
+        """On a thread: make the call that is due. The one after it goes behind those of other jobs."""
+        with self._sending:
+            call = self._due.popleft() if self._due and not self._over_for_hosts else None
+        if call is not None:
+            self._ask(call)
+        with self._sending:
+            go_on = bool(self._due) and not self._over_for_hosts
+            self._asking -= not go_on
+        if go_on:
+            self._threads.submit(self._ask_next)
 
     def _ask(self, call: Call) -> None:
-        """On a thread: the host's answer, whatever it takes."""
+        """The host's answer, whatever it takes."""
         started = time.monotonic()
         try:
             answer = self._host.call(call)
@@ -261,6 +284,7 @@ class Run:
             if self._over_for_hosts:
                 return
             self.calls.append(record)
+            self._unanswered -= len(call.arguments)
             self._outgoing.append(memoryview(frame))
             self._send()
             if self._outgoing:
@@ -278,15 +302,20 @@ class Run:
         """Cancellation, CPU, memory, threads."""
         self._measure()
         facts, limits = self.facts, self._limits
-        grown = (facts.peak_rss - self._child.idle.rss) / MIB
+        used = max(facts.peak_rss - self._child.idle.rss, self._held()) / MIB
         if self._cancelled is not None and self._cancelled.is_set():
             facts.cancelled = self._done = True
         elif facts.cpu_s >= limits.cpu_s:
             self._over(Status.CPU_LIMIT, facts.cpu_s)
-        elif grown > limits.memory_mb:
-            self._over(Status.MEMORY_LIMIT, grown)
+        elif used > limits.memory_mb:
+            self._over(Status.MEMORY_LIMIT, used)
         elif (threads := self._child.threads()) > limits.threads + 1:  # the one it came with is free
             self._over(Status.POLICY_VIOLATION, threads - 1)
+
+    def _held(self) -> int:
+        """Bytes that are kept in this process for the code: of calls without an answer, and of answers it does not read."""
+        with self._sending:
+            return self._unanswered + (sum(map(len, self._outgoing)) if self._ordered else 0)
 
     def _measure(self) -> None:
         """Read CPU and memory from outside."""
