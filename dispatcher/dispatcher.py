@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.history import pieces_of
 from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
-from sandbox import tracing
+from sandbox import jsonable, tracing
 from sandbox.contract import CONTEXT_BYTES, Job, Limits
 from sandbox.errors import InputError, MergeRejected, SettingsError
 from sandbox.host import Closed, Host
@@ -112,7 +112,8 @@ class Dispatcher:
         invocations with one `merge_key`, only the first, and the others' verdicts say so.
 
         Where a variable was changed meanwhile whose policy is `rerun`, all of it is done again, up to
-        `RERUNS` times. Raises InputError for an unknown hook or argument, SessionError when the merge
+        `RERUNS` times. Raises InputError for an unknown hook, for an argument that is unknown or missing
+        and for what is no plain data, SessionError when the merge
         cannot be done, PoolError when the machinery failed. A failure of the code is in the verdict.
         """
         return self.run_in_turn(lambda: None, hook, session, callbacks, host, entry, merge_key, **arguments)
@@ -172,7 +173,7 @@ class Dispatcher:
         )
         if not callbacks:
             raise InputError("code", f"{hook} needs at least one callback")
-        code, body, history = Code(sources=tuple(callbacks)).encode(), invocation.encode(), _history(snapshot.session)
+        code, body, history = Code(sources=tuple(callbacks)).encode(), _body(invocation), _history(snapshot.session)
         if (size := len(code) + len(body) + sum(map(len, history))) > CONTEXT_BYTES:
             raise InputError("context", f"{size} bytes with code and arguments, at most {CONTEXT_BYTES} travel")
         now, job_id = time.time(), uuid.uuid4().hex
@@ -219,6 +220,18 @@ class Dispatcher:
         if not commit.applied:
             notes.append("an earlier invocation with the same merge key was merged; this one was not")
         return verdict.model_copy(update={"variables": dict(commit.variables), "warnings": [*verdict.warnings, *notes]})
+
+
+def _body(invocation: Invocation) -> bytes:
+    try:
+        return invocation.encode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        for name in ("context", "arguments"):
+            try:
+                jsonable.plain(getattr(invocation, name), name)
+            except jsonable.NotJson as problem:
+                raise InputError(problem.path, f"not plain data: {problem.what}") from error
+        raise InputError("context", f"not plain data: {error}") from error
 
 
 def _history(session: Session) -> tuple[bytes, ...]:

@@ -74,13 +74,11 @@ def invoke(
     tools: Iterable[str] = (),
     entry: str = "",
 ) -> Invocation:
-    """The invocation of `hook`; the session's events travel beside it (`dispatcher.history`). Raises InputError for a hook or argument that is unknown."""
+    """The invocation of `hook`; the session's events travel beside it (`dispatcher.history`). Raises InputError for a hook or argument that is unknown, or an argument that is missing."""
     row = HOOKS.get(hook)
     if row is None:
         raise InputError("hook", f"{hook!r} is none of {', '.join(HOOKS)}")
-    allowed = row.argument_names(dialect)
-    if unknown := [name for name in arguments if name not in allowed]:
-        raise InputError(f"argument {unknown[0]}", f"{hook} takes {', '.join(allowed) or 'no arguments'}")
+    row.check(arguments, dialect)
     return Invocation(
         hook=hook,
         context=session.model_dump(exclude_none=True, exclude={"events"}),

@@ -266,7 +266,7 @@ def script(client: redis.Redis, text: str) -> Script:
 def shown(url: str) -> str:
     """`url` without its password and its options, for messages."""
     parts = urlsplit(url)
-    return _spell(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, {})
+    return _spell(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, {}).removeprefix("://")
 
 
 class Addresses(NamedTuple):

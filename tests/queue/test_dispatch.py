@@ -17,7 +17,7 @@ from dispatcher.session import Session
 from dispatcher.store import MemoryStore
 from sandbox.contract import Job, Outcome, Status
 from sandbox.delta import Delta
-from sandbox.errors import MergeRejected
+from sandbox.errors import InputError, MergeRejected
 from sandbox.host import Host
 from sandbox.invocation import Invocation, Reply, Source
 
@@ -123,3 +123,26 @@ def test_calls_that_end_in_any_order_merge_in_the_order_in_which_they_were_made(
     for thread in threads:
         thread.join(20)
     assert merged == [1, 2, 4, 5]
+
+
+TOOL = {"name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("hook", "arguments", "where", "why"),
+    [
+        ("before_tool_callback", {}, "argument tool", "missing; before_tool_callback takes tool, input"),
+        ("before_tool_callback", {"tool": TOOL, "args": {}}, "argument args", "unknown; before_tool_callback takes"),
+        ("before_tool_callback", {"tool": TOOL, "input": {"a": [{1}]}}, "arguments.input.a[0]", "not plain data: set"),
+        ("before_tool_callback", {"tool": TOOL, "input": {"a": 2**70}}, "arguments.input.a", "not plain data: an int"),
+        ("after_tool", {}, "hook", "'after_tool' is none of before_agent_callback"),
+    ],
+)
+def test_what_cannot_be_sent_is_the_callers_error_and_nothing_runs(
+    hook: str, arguments: dict[str, object], where: str, why: str
+) -> None:
+    transport = Adding()
+    with pytest.raises(InputError) as caught:
+        Dispatcher(transport, MemoryStore()).run(hook, SESSION, CALLBACKS, **arguments)
+    assert (caught.value.where, caught.value.why[: len(why)]) == (where, why)
+    assert transport.runs == 0

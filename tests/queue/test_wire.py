@@ -122,3 +122,15 @@ def test_other_entries_are_no_message(raw: bytes) -> None:
 def test_other_bytes_are_no_frame(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         wire.Frame.decode(raw)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis://:secret@host:1/0?a=b", "redis://host:1/0"),
+        ("unix:///run/pool.sock?db=1", "unix:///run/pool.sock"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(url: str, text: str) -> None:
+    assert wire.shown(url) == text
