@@ -11,11 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dispatcher import apps, code
     from dispatcher.aio import AsyncDispatcher as AsyncDispatcher
-    from dispatcher.apps import load as load_app  # noqa: F401
     from dispatcher.celery_transport import CeleryTransport as CeleryTransport
     from dispatcher.chat_completions import ChatCompletions as ChatCompletions
-    from dispatcher.code import read as read_source  # noqa: F401
     from dispatcher.dispatcher import Dispatcher as Dispatcher
     from dispatcher.dispatcher import Profile as Profile
     from dispatcher.embedded import Embedded as Embedded
@@ -36,33 +35,45 @@ if TYPE_CHECKING:
     from dispatcher.transport import InProcess as InProcess
     from dispatcher.turn import Conversation as Conversation
     from dispatcher.verdict import Verdict as Verdict
+    from sandbox.contract import Limits as Limits
+    from sandbox.errors import HookpoolError as HookpoolError
+    from sandbox.jail import Jail as Jail
+    from sandbox.outlet.host import Http as Http
+    from sandbox.settings import Settings as Settings
+
+    load_app, read_source = apps.load, code.read
 
 _WHERE = {
-    "AsyncDispatcher": ("aio", "AsyncDispatcher"),
-    "CeleryTransport": ("celery_transport", "CeleryTransport"),
-    "Dispatcher": ("dispatcher", "Dispatcher"),
-    "InProcess": ("transport", "InProcess"),
-    "MemoryStore": ("store", "MemoryStore"),
-    "Profile": ("dispatcher", "Profile"),
-    "RedisStore": ("redis_store", "RedisStore"),
-    "Session": ("session", "Session"),
-    "Verdict": ("verdict", "Verdict"),
-    "Embedded": ("embedded", "Embedded"),
-    "AppTools": ("tools.app", "AppTools"),
-    "Functions": ("tools.functions", "Functions"),
-    "HttpTool": ("tools.openapi", "HttpTool"),
-    "McpTools": ("tools.mcp", "McpTools"),
-    "Toolbox": ("tools.base", "Toolbox"),
-    "ChatCompletions": ("chat_completions", "ChatCompletions"),
-    "Conversation": ("turn", "Conversation"),
-    "Rules": ("lines", "Rules"),
-    "ScriptedModel": ("model", "ScriptedModel"),
-    "Turn": ("transcript", "Turn"),
-    "load_app": ("apps", "load"),
-    "evaluate": ("evaluation", "evaluate"),
-    "evaluate_async": ("evaluation", "evaluate_async"),
-    "read_source": ("code", "read"),
-    "scripted": ("model", "scripted"),
+    "AsyncDispatcher": ("dispatcher.aio", "AsyncDispatcher"),
+    "CeleryTransport": ("dispatcher.celery_transport", "CeleryTransport"),
+    "Dispatcher": ("dispatcher.dispatcher", "Dispatcher"),
+    "InProcess": ("dispatcher.transport", "InProcess"),
+    "MemoryStore": ("dispatcher.store", "MemoryStore"),
+    "Profile": ("dispatcher.dispatcher", "Profile"),
+    "RedisStore": ("dispatcher.redis_store", "RedisStore"),
+    "Session": ("dispatcher.session", "Session"),
+    "Verdict": ("dispatcher.verdict", "Verdict"),
+    "Embedded": ("dispatcher.embedded", "Embedded"),
+    "AppTools": ("dispatcher.tools.app", "AppTools"),
+    "Functions": ("dispatcher.tools.functions", "Functions"),
+    "HttpTool": ("dispatcher.tools.openapi", "HttpTool"),
+    "McpTools": ("dispatcher.tools.mcp", "McpTools"),
+    "Toolbox": ("dispatcher.tools.base", "Toolbox"),
+    "ChatCompletions": ("dispatcher.chat_completions", "ChatCompletions"),
+    "Conversation": ("dispatcher.turn", "Conversation"),
+    "Rules": ("dispatcher.lines", "Rules"),
+    "ScriptedModel": ("dispatcher.model", "ScriptedModel"),
+    "Turn": ("dispatcher.transcript", "Turn"),
+    "load_app": ("dispatcher.apps", "load"),
+    "evaluate": ("dispatcher.evaluation", "evaluate"),
+    "evaluate_async": ("dispatcher.evaluation", "evaluate_async"),
+    "read_source": ("dispatcher.code", "read"),
+    "HookpoolError": ("sandbox.errors", "HookpoolError"),
+    "Http": ("sandbox.outlet.host", "Http"),
+    "Jail": ("sandbox.jail", "Jail"),
+    "Limits": ("sandbox.contract", "Limits"),
+    "Settings": ("sandbox.settings", "Settings"),
+    "scripted": ("dispatcher.model", "scripted"),
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605  # the names above
@@ -73,4 +84,4 @@ def __getattr__(name: str) -> Any:
         module, attribute = _WHERE[name]
     except KeyError:
         raise AttributeError(f"module 'dispatcher' has no attribute {name!r}") from None
-    return getattr(import_module(f"dispatcher.{module}"), attribute)
+    return getattr(import_module(module), attribute)

@@ -61,9 +61,9 @@ GUARDRAIL_CALLBACKS = {
 """The hook of a guardrail's slot, and the key of its `codeCallback` that holds it."""
 
 
-def load(path: Path) -> App:
+def load(path: str | Path) -> App:
     """The app in a folder or zip. Raises InputError when there is none, or it is too large."""
-    return of(open_tree(path))
+    return of(open_tree(Path(path)))
 
 
 def of(tree: Tree) -> App:

@@ -36,7 +36,8 @@ IN_FLIGHT = 32
 class HasTransport(Protocol):
     """An open pool, like `Embedded`."""
 
-    transport: Transport
+    @property
+    def transport(self) -> Transport: ...
 
 
 def evaluate(

@@ -52,7 +52,7 @@ class Blob(Model):
     display_name: str | None = None
     data: bytes | None = None
     mime_type: str | None = None
-    transcript_field: str | None = Field(None, alias="transcript")
+    transcript_field: str | None = Field(default=None, alias="transcript")
 
     @property
     def raw_data(self) -> bytes | None:

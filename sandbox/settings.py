@@ -49,93 +49,114 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    min_tier: Tier = Field("B", description="weakest sandbox tier a worker starts with")
-    force_tier: Tier | None = Field(None, description="use only this tier's layers, for tests")
+    min_tier: Tier = Field(default="B", description="weakest sandbox tier a worker starts with")
+    force_tier: Tier | None = Field(default=None, description="use only this tier's layers, for tests")
     waiting: int = Field(
-        2,
+        default=2,
         ge=0,
         le=256,
         description="children kept pre-forked and locked down, per zygote; warmed up while nothing runs",
     )
     warm_codes: int = Field(
-        4, ge=0, le=256, description="callbacks for which a child that compiled them is kept as well"
+        default=4, ge=0, le=256, description="callbacks for which a child that compiled them is kept as well"
     )
-    warm_age_s: float = Field(60.0, gt=0, description="how long one is kept for a callback that does not come again")
-    zygote_jobs: int = Field(20_000, ge=1, description="invocations after which a zygote is replaced")
+    warm_age_s: float = Field(
+        default=60.0, gt=0, description="how long one is kept for a callback that does not come again"
+    )
+    zygote_jobs: int = Field(default=20_000, ge=1, description="invocations after which a zygote is replaced")
     pool: str = Field(
-        "",
+        default="",
         description="address of the queue, for a worker or a gateway without `--pool`: no list of processes shows it",
     )
-    concurrency: int = Field(2, ge=1, le=256, description="invocations a worker runs at once")
-    max_wall_s: float = Field(600.0, gt=0, description="ceiling of the limit wall_s")
-    max_cpu_s: float = Field(120.0, gt=0, description="ceiling of the limit cpu_s")
-    max_memory_mb: int = Field(1024, gt=0, description="ceiling of the limit memory_mb")
-    max_stdout_bytes: int = Field(1024 * 1024, ge=0, description="ceiling of the limit stdout_bytes")
-    max_reply_bytes: int = Field(16 * 1024 * 1024, gt=0, description="ceiling of the limit reply_bytes")
-    max_calls: int = Field(1000, ge=0, description="ceiling of the limit calls")
-    max_threads: int = Field(64, gt=0, description="ceiling of the limit threads")
+    concurrency: int = Field(default=2, ge=1, le=256, description="invocations a worker runs at once")
+    max_wall_s: float = Field(default=600.0, gt=0, description="ceiling of the limit wall_s")
+    max_cpu_s: float = Field(default=120.0, gt=0, description="ceiling of the limit cpu_s")
+    max_memory_mb: int = Field(default=1024, gt=0, description="ceiling of the limit memory_mb")
+    max_stdout_bytes: int = Field(default=1024 * 1024, ge=0, description="ceiling of the limit stdout_bytes")
+    max_reply_bytes: int = Field(default=16 * 1024 * 1024, gt=0, description="ceiling of the limit reply_bytes")
+    max_calls: int = Field(default=1000, ge=0, description="ceiling of the limit calls")
+    max_threads: int = Field(default=64, gt=0, description="ceiling of the limit threads")
     lease_s: float = Field(
-        30.0, gt=0, description="a worker's hold on a job, beyond its wall limit, before others may take it"
+        default=30.0, gt=0, description="a worker's hold on a job, beyond its wall limit, before others may take it"
     )
-    deadline_s: float = Field(900.0, gt=0, description="from dispatch to verdict, the wait in the queue included")
+    deadline_s: float = Field(
+        default=900.0, gt=0, description="from dispatch to verdict, the wait in the queue included"
+    )
     max_starts: int = Field(
-        3, ge=1, description="runs of one job that may take a worker down; then it is a dead letter"
+        default=3, ge=1, description="runs of one job that may take a worker down; then it is a dead letter"
     )
-    dead_letters: int = Field(100, ge=1, description="dead letters kept, the newest ones")
-    chunk: int = Field(50, ge=1, le=1000, description="batch jobs in one message")
+    dead_letters: int = Field(default=100, ge=1, description="dead letters kept, the newest ones")
+    chunk: int = Field(default=50, ge=1, le=1000, description="batch jobs in one message")
     part_cache_mb: int = Field(
-        64, ge=0, description="what a worker keeps of code and history, so that it need not travel again"
+        default=64, ge=0, description="what a worker keeps of code and history, so that it need not travel again"
     )
-    max_queue_depth: int = Field(10_000, ge=1, description="jobs waiting in a lane above which a dispatcher refuses")
-    claim_bytes: int = Field(16 * 1024, ge=0, description="job bodies above this travel beside the message")
-    session_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="a session untouched this long is forgotten")
+    max_queue_depth: int = Field(
+        default=10_000, ge=1, description="jobs waiting in a lane above which a dispatcher refuses"
+    )
+    claim_bytes: int = Field(default=16 * 1024, ge=0, description="job bodies above this travel beside the message")
+    session_ttl_s: int = Field(default=7 * 24 * 3600, ge=1, description="a session untouched this long is forgotten")
     conflict: Literal["last_write_wins", "rerun", "reject"] = Field(
-        "last_write_wins", description="what a merge does about a variable changed meanwhile"
+        default="last_write_wins", description="what a merge does about a variable changed meanwhile"
     )
-    egress: Literal["live", "deny", "replay"] = Field("live", description="what becomes of HTTP from callbacks")
-    egress_allow: str = Field("", description="networks that may be reached although they are not public")
-    egress_deny: str = Field("", description="networks that may not be reached although they are")
-    egress_allow_hosts: str = Field("", description="names, or .suffix, looked up although they look internal")
-    egress_deny_hosts: str = Field("", description="names, or .suffix, that are refused")
-    egress_only_hosts: str = Field("", description="names, or .suffix; where there are any, no others are looked up")
-    egress_ports: str = Field("80 443", description="ports that may be connected to")
+    egress: Literal["live", "deny", "replay"] = Field(default="live", description="what becomes of HTTP from callbacks")
+    egress_allow: str = Field(default="", description="networks that may be reached although they are not public")
+    egress_deny: str = Field(default="", description="networks that may not be reached although they are")
+    egress_allow_hosts: str = Field(default="", description="names, or .suffix, looked up although they look internal")
+    egress_deny_hosts: str = Field(default="", description="names, or .suffix, that are refused")
+    egress_only_hosts: str = Field(
+        default="", description="names, or .suffix; where there are any, no others are looked up"
+    )
+    egress_ports: str = Field(default="80 443", description="ports that may be connected to")
     egress_resolvers: str = Field(
-        "", description="name servers to ask instead of the system's, as ADDRESS or ADDRESS:PORT (hookpool[dns])"
+        default="",
+        description="name servers to ask instead of the system's, as ADDRESS or ADDRESS:PORT (hookpool[dns])",
     )
-    egress_ca_file: str = Field("", description="certificates (PEM) trusted beside the system's")
+    egress_ca_file: str = Field(default="", description="certificates (PEM) trusted beside the system's")
     egress_uid: int = Field(
-        60999, ge=0, le=2**32 - 2, description="uid of the HTTP broker under a worker that is root; 0 keeps root"
+        default=60999,
+        ge=0,
+        le=2**32 - 2,
+        description="uid of the HTTP broker under a worker that is root; 0 keeps root",
     )
-    egress_memory_mb: int = Field(64, ge=16, description="bodies the HTTP broker of one worker holds at once")
-    egress_requests: int = Field(50, ge=0, description="requests of one invocation, redirects included")
-    egress_in_flight: int = Field(8, ge=1, le=256, description="of them, at once")
-    egress_request_bytes: int = Field(4 * MIB, ge=0, le=30 * MIB, description="of one request's body")
+    egress_memory_mb: int = Field(default=64, ge=16, description="bodies the HTTP broker of one worker holds at once")
+    egress_requests: int = Field(default=50, ge=0, description="requests of one invocation, redirects included")
+    egress_in_flight: int = Field(default=8, ge=1, le=256, description="of them, at once")
+    egress_request_bytes: int = Field(default=4 * MIB, ge=0, le=30 * MIB, description="of one request's body")
     egress_response_bytes: int = Field(
-        8 * MIB, ge=0, le=10 * MIB, description="of one response's body, on the wire and decoded"
+        default=8 * MIB, ge=0, le=10 * MIB, description="of one response's body, on the wire and decoded"
     )
     egress_header_bytes: int = Field(
-        100 * 1024, ge=1024, le=100 * 1024, description="of one request's or response's head"
+        default=100 * 1024, ge=1024, le=100 * 1024, description="of one request's or response's head"
     )
-    egress_sent_bytes: int = Field(16 * MIB, ge=0, description="sent by one invocation")
-    egress_received_bytes: int = Field(32 * MIB, ge=0, description="received by one invocation")
-    egress_connect_s: float = Field(5.0, gt=0, description="to connect, over all addresses of a name")
-    egress_idle_s: float = Field(15.0, gt=0, description="without a byte of a response")
-    egress_total_s: float = Field(30.0, gt=0, description="for one call, redirects included")
+    egress_sent_bytes: int = Field(default=16 * MIB, ge=0, description="sent by one invocation")
+    egress_received_bytes: int = Field(default=32 * MIB, ge=0, description="received by one invocation")
+    egress_connect_s: float = Field(default=5.0, gt=0, description="to connect, over all addresses of a name")
+    egress_idle_s: float = Field(default=15.0, gt=0, description="without a byte of a response")
+    egress_total_s: float = Field(default=30.0, gt=0, description="for one call, redirects included")
     egress_rate: float = Field(
-        0.0, ge=0, description="HTTP calls a second of one tenant, over all workers; 0 is no limit"
+        default=0.0, ge=0, description="HTTP calls a second of one tenant, over all workers; 0 is no limit"
     )
-    egress_burst: int = Field(0, ge=0, description="calls a tenant may make at once above that; 0 is a second's worth")
-    egress_record: str = Field("", description="file that gets a line for each request and its answer")
-    egress_replay: str = Field("", description="file that answers when HOOKPOOL_EGRESS is replay")
-    grace_s: float = Field(10.0, ge=0, description="time a worker gets to finish running jobs on SIGTERM")
+    egress_burst: int = Field(
+        default=0, ge=0, description="calls a tenant may make at once above that; 0 is a second's worth"
+    )
+    egress_record: str = Field(default="", description="file that gets a line for each request and its answer")
+    egress_replay: str = Field(default="", description="file that answers when HOOKPOOL_EGRESS is replay")
+    grace_s: float = Field(default=10.0, ge=0, description="time a worker gets to finish running jobs on SIGTERM")
     health_port: int | None = Field(
-        None, ge=1, le=65535, description="where a worker serves /healthz, /readyz and /metrics; nowhere when empty"
+        default=None,
+        ge=1,
+        le=65535,
+        description="where a worker serves /healthz, /readyz and /metrics; nowhere when empty",
     )
-    health_address: str = Field("127.0.0.1", description="the address it does that on")
-    traces: str = Field("", description="OpenTelemetry exporter of a worker's spans, by its name, like otlp_proto_http")
-    log_format: Literal["text", "json"] = Field("text", description="of a worker's log: lines for people, or JSON")
-    adk: str = Field("", description="the file that tells the google-adk plugin which callbacks run, and where")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of a worker's log")
+    health_address: str = Field(default="127.0.0.1", description="the address it does that on")
+    traces: str = Field(
+        default="", description="OpenTelemetry exporter of a worker's spans, by its name, like otlp_proto_http"
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="of a worker's log: lines for people, or JSON"
+    )
+    adk: str = Field(default="", description="the file that tells the google-adk plugin which callbacks run, and where")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="of a worker's log")
 
     @field_validator(*_EGRESS_LISTS)
     @classmethod

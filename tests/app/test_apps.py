@@ -30,7 +30,7 @@ def desk(**more: object) -> dict[str, object]:
 
 
 def test_an_export_has_its_agents_callbacks_tools_and_variables() -> None:
-    app = apps.load(AIRLINE)
+    app = apps.load(str(AIRLINE))
     assert (app.name, app.root_agent, app.warnings) == ("Airline Care", "Front Desk", ())
     front = app.agent("Front Desk")
     assert [callback.name for callback in front.chain("before_model_callback")] == [

@@ -1,18 +1,23 @@
 """README.md cannot drift: its tables and its commands are held against the code."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
+import dispatcher
 from dispatcher.cli import COMMANDS, cli
 from dispatcher.verdict import Verdict
 from sandbox.contract import LIMIT_NAMES, Limits, Status
 from sandbox.settings import PREFIX, Settings
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 
 
 def default(name: str) -> str:
@@ -88,3 +93,31 @@ def test_the_status_table_has_every_status() -> None:
 def test_the_verdict_line_has_every_key_in_order() -> None:
     (line,) = re.findall(r"^`--json` prints one object: `([^`]*)`", README, re.MULTILINE)
     assert [word.partition("{")[0] for word in line.split()] == list(Verdict.model_fields)
+
+
+def test_the_readmes_python_is_right_for_a_strict_type_checker(tmp_path: Path) -> None:
+    """As in a program of one's own: without our configuration, by what the packages say of themselves."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    files = [tmp_path / f"block_{number}.py" for number, text in enumerate(blocks) if "google.adk" not in text]
+    assert len(files) == len(blocks) - 1
+    for file, text in zip(files, (text for text in blocks if "google.adk" not in text), strict=True):
+        file.write_text(text)
+    settings = tmp_path / "settings.py"
+    settings.write_text(
+        "from dispatcher import InProcess, Jail, Settings\n\npool = InProcess(Jail(Settings(waiting=1)))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--strict", "--follow-imports=silent", *files, settings],
+        cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("package", ["dispatcher", "sandbox", "worker"])
+def test_a_package_says_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_what_dispatcher_offers_is_there() -> None:
+    for name in dispatcher.__all__:
+        assert getattr(dispatcher, name) is not None
