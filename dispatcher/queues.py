@@ -11,33 +11,25 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import redis
 
-from sandbox import codec, dead, wire
-from sandbox.backlog import HOLD, Backlog
-from sandbox.contract import Job
-from sandbox.errors import PoolUnavailable, ProtocolError
+from sandbox import dead, wire
+from sandbox.backlog import HOLD
+from sandbox.errors import PoolUnavailable
 from sandbox.ledger import Ledger
+from sandbox.waiting import lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sandbox.contract import Job
     from sandbox.dead import Letter
+    from sandbox.waiting import Line
 
 SCANNED = 1000
 """Keys asked for at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Jobs that wait for one another. `oldest_s` is None where none waits, or where it cannot be read."""
-
-    lane: str
-    tenant: str
-    waiting: int
-    oldest_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +54,8 @@ def look(url: str) -> Queues:
     """All of it. Raises PoolUnavailable."""
     with wire.connect(url) as client:
         try:
-            seconds, micro = cast("Any", client.time())
-            now = seconds + micro / 1e6
-            lines = (_interactive(client, now), *_batch(client, now))
-            return Queues(Ledger(client).workers(), lines, tuple(_held(client)), tuple(dead.letters(client)))
+            workers, waiting = Ledger(client).workers(), lines(client)
+            return Queues(workers, tuple(waiting), tuple(_held(client)), tuple(dead.letters(client)))
         except redis.RedisError as error:
             raise PoolUnavailable(wire.shown(url), str(error)) from error
 
@@ -83,41 +73,6 @@ def again(job: Job, deadline_s: float) -> Job:
     """The same job, as one that nothing is known of yet."""
     now = time.time()
     return replace(job, id=uuid.uuid4().hex, queued_at=now, deadline=now + deadline_s, traceparent="")
-
-
-def _interactive(client: redis.Redis, now: float) -> Line:
-    name = wire.QUEUES["interactive"]
-    oldest = cast("bytes | None", client.lindex(name, -1))
-    return Line("interactive", "", client.llen(name), _age(_words(oldest), now) if oldest else None)
-
-
-def _batch(client: redis.Redis, now: float) -> Iterator[Line]:
-    for tenant, waiting in sorted(Backlog(client).depths().items()):
-        oldest = cast("bytes | None", client.lindex(wire.backlog_key(tenant), 0))
-        message = oldest.partition(b"\0")[2] if oldest else b""
-        yield Line("batch", tenant, waiting, _age(_unpacked(message), now))
-
-
-def _words(message: bytes) -> Any:
-    """The arguments in a message; None where it is none."""
-    try:
-        return wire.Message.of(message).arguments
-    except ProtocolError:
-        return None
-
-
-def _unpacked(data: bytes) -> Any:
-    try:
-        return codec.unpack(data, wire.FRAME_BYTES)
-    except ProtocolError:
-        return None
-
-
-def _age(words: Any, now: float) -> float | None:
-    try:
-        return max(0.0, now - Job.decode(words[0]).queued_at)
-    except (ProtocolError, TypeError, IndexError, KeyError):
-        return None
 
 
 def _held(client: redis.Redis) -> Iterator[Held]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox import codec, wire
 from sandbox.line import Script
@@ -176,14 +176,6 @@ class Backlog:
         """Rights to jobs that are there already."""
         if messages:
             self._client.lpush(wire.QUEUES["batch"], *messages)
-
-    def depths(self) -> dict[str, int]:
-        """How many jobs of each tenant wait."""
-        tenants = [_text(name) for name in cast("list[bytes]", self._client.lrange(wire.TURNS, 0, -1))]
-        with self._client.pipeline(transaction=False) as pipe:
-            for tenant in tenants:
-                pipe.llen(wire.backlog_key(tenant))
-            return dict(zip(tenants, pipe.execute(), strict=True))
 
 
 _NAMES = (wire.backlog_key(""), wire.job_key(""), wire.lease_key(""))

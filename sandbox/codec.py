@@ -62,6 +62,25 @@ def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:
     return value
 
 
+def holds(data: bytes, key: str) -> bool:
+    """Whether the map in `data` has something else than None at `key`, without decoding any of its values; False also
+    for what is no map.
+    """
+    reader = msgpack.Unpacker(max_str_len=64, max_bin_len=0, max_array_len=0, max_map_len=0, max_ext_len=0)
+    try:
+        reader.feed(data)
+        for _ in range(reader.read_map_header()):
+            if reader.unpack() == key:
+                return bool(data[reader.tell()] != _NONE)
+            reader.skip()
+    except Exception:  # msgpack raises many kinds; each means the same here
+        return False
+    return False
+
+
+_NONE = 0xC0
+
+
 def _no_ext(code: int, _data: bytes) -> object:
     raise ProtocolError(f"extension type {code}")
 

@@ -84,3 +84,8 @@ class Reply(_Message):
     remove: tuple[str, ...] = ()  # variables deleted
     error: ErrorInfo | None = None
     warnings: tuple[str, ...] = ()
+
+    @staticmethod
+    def claims_error(data: bytes) -> bool:
+        """Whether an encoded reply says that the code raised, for counting: the rest of it is not looked at."""
+        return codec.holds(data, "error")

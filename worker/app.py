@@ -34,6 +34,7 @@ from sandbox.errors import ProtocolError
 from sandbox.ledger import WORKER_TTL_S, Bid, Ledger
 from sandbox.mailbox import Entry, post
 from sandbox.outlet.host import Http
+from sandbox.waiting import lines
 from worker.broker import celery_options
 from worker.chunk import Chunks, hold_token
 from worker.execute import Sandboxes, addressee, execute, read
@@ -304,6 +305,7 @@ class Worker:
                     self._renew()
                     self._beaten = time.monotonic()
                     due = time.monotonic() + every
+                    self._tally.queues(partial(lines, self._client))
             except redis.RedisError as error:
                 log.warning("no pulse: %s", error)
                 self._closed.wait(0.5)

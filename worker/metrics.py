@@ -12,14 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sandbox.contract import Status
 from sandbox.errors import SettingsError
+from sandbox.invocation import Reply
+from sandbox.wire import QUEUES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client import Metric
 
     from sandbox.contract import Job, Outcome
+    from sandbox.waiting import Line
 
 WAITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 RUNS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
@@ -55,6 +59,9 @@ class Tally(Protocol):
     def undelivered(self) -> None:
         """An outcome could not be put into its inbox."""
 
+    def queues(self, ask: Callable[[], Sequence[Line]]) -> None:
+        """A moment to ask the server what waits in its lanes."""
+
 
 class Uncounted:
     """Nobody asks."""
@@ -66,6 +73,8 @@ class Uncounted:
     def lease_lost(self, why: str) -> None: ...
 
     def undelivered(self) -> None: ...
+
+    def queues(self, ask: Callable[[], Sequence[Line]]) -> None: ...
 
 
 class Counted:
@@ -88,6 +97,7 @@ class Counted:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of when it began
         self.registry = registry = CollectorRegistry()
         self._vitals = vitals
+        self._lines: Sequence[Line] = ()
         self._hooks = Known()
         self._jobs = Counter(
             "hookpool_jobs", "jobs that ended here, by hook and status", ["hook", "lane", "status"], registry=registry
@@ -120,7 +130,8 @@ class Counted:
 
     def outcome(self, job: Job, outcome: Outcome) -> None:
         hook = self._hooks.cut(job.hook)
-        self._jobs.labels(hook, job.lane, outcome.status.value).inc()
+        raised = outcome.status is Status.OK and Reply.claims_error(outcome.reply)
+        self._jobs.labels(hook, job.lane, Status.CALLBACK_ERROR if raised else outcome.status.value).inc()
         self._wait.labels(job.lane).observe(outcome.usage.queue_ms / 1e3)
         if outcome.tier:  # a sandbox had it
             self._run.labels(hook).observe(outcome.usage.wall_ms / 1e3)
@@ -132,6 +143,9 @@ class Counted:
 
     def undelivered(self) -> None:
         self._undelivered.inc()
+
+    def queues(self, ask: Callable[[], Sequence[Line]]) -> None:
+        self._lines = ask()
 
     def collect(self) -> Iterator[Metric]:
         """The vitals, as prometheus-client asks for them."""
@@ -145,6 +159,8 @@ class Counted:
             ("hookpool_sandboxes_waiting", "sandboxes that wait for a job", vitals.waiting),
         ):
             yield GaugeMetricFamily(name, text, value)
+        if vitals.ready:  # else what is known of the queue is old
+            yield from self._waiting()
         yield CounterMetricFamily(
             "hookpool_zygote_restarts", "fork servers started in place of another", vitals.restarts
         )
@@ -158,6 +174,19 @@ class Counted:
         for code, total in sorted(vitals.egress.items()):
             requests.add_metric([code], total)
         yield requests
+
+    def _waiting(self) -> Iterator[Metric]:
+        """Of the whole queue, as every worker sees it."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        depth: Any = GaugeMetricFamily("hookpool_queue_depth", "jobs that wait", labels=["lane"])
+        oldest: Any = GaugeMetricFamily("hookpool_queue_oldest_seconds", "how long the oldest waits", labels=["lane"])
+        for lane in QUEUES:
+            there = [line for line in self._lines if line.lane == lane]
+            depth.add_metric([lane], sum(line.waiting for line in there))
+            oldest.add_metric([lane], max((line.oldest_s or 0.0 for line in there), default=0.0))
+        yield depth
+        yield oldest
 
     def text(self) -> bytes:
         """The page that is scraped."""

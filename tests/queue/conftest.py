@@ -20,6 +20,7 @@ from dispatcher.embedded import Embedded, server_binary, server_command
 from sandbox import wire
 from sandbox.contract import Job, Limits
 from sandbox.settings import Settings
+from sandbox.waiting import lines
 from tests.queue.kit import Child, Crew, Front, Server, Worker
 
 PRETEND = (sys.executable, str(Path(__file__).with_name("pretend.py")))
@@ -93,6 +94,11 @@ def workers_of(pool: Embedded) -> list[psutil.Process]:
     assert pool._keeper is not None
     children = psutil.Process(pool._keeper.pid).children()
     return sorted((c for c in children if "--name" in c.cmdline()), key=lambda c: c.cmdline()[-1])
+
+
+def depths(client: redis.Redis) -> dict[str, int]:
+    """How many jobs of each tenant wait in the batch lane."""
+    return {line.tenant: line.waiting for line in lines(client) if line.lane == "batch"}
 
 
 def until(condition: Callable[[], object], within_s: float = 20) -> None:

@@ -23,7 +23,7 @@ from sandbox.host import Closed
 from sandbox.invocation import Code, Source
 from sandbox.ledger import Bid, Ledger
 from sandbox.settings import Settings
-from tests.queue.conftest import PRETEND, a_job, until
+from tests.queue.conftest import PRETEND, a_job, depths, until
 from tests.queue.kit import Crew
 from worker.chunk import CHUNK_S
 
@@ -61,7 +61,7 @@ def test_a_message_is_for_a_chunk_and_the_jobs_wait_in_their_tenants_line(server
         send(transport, ["echo"] * 100, tenant="second")
         assert messages == 8
         assert empty.llen(wire.QUEUES["batch"]) == 8 + 2
-        assert Backlog(empty).depths() == {"first": 50, "second": 100}
+        assert depths(empty) == {"first": 50, "second": 100}
 
 
 def test_each_job_of_a_chunk_has_an_outcome_of_its_own(pool: Embedded) -> None:
@@ -212,7 +212,7 @@ def test_each_lane_is_refused_by_its_own_depth(server: str, empty: redis.Redis) 
             for _ in range(11):
                 transport.submit(batch_job("echo"), Closed())
         transport.submit(a_job(), Closed())
-    assert Backlog(empty).depths() == {"a": 50, "": 10}
+    assert depths(empty) == {"a": 50, "": 10}
 
 
 def test_a_flood_leaves_nothing_in_the_server(server: str, empty: redis.Redis) -> None:
@@ -251,9 +251,9 @@ def test_a_sending_that_is_repeated_is_done_once(empty: redis.Redis) -> None:
 
     push()
     ask(*asked[0])
-    assert (backlog.depths(), empty.llen(wire.QUEUES["batch"])) == ({"t": 1}, 1)
+    assert (depths(empty), empty.llen(wire.QUEUES["batch"])) == ({"t": 1}, 1)
     push()
-    assert (backlog.depths(), empty.llen(wire.QUEUES["batch"])) == ({"t": 2}, 2)
+    assert (depths(empty), empty.llen(wire.QUEUES["batch"])) == ({"t": 2}, 2)
 
 
 def test_many_that_nobody_waits_for_are_passed_over_a_bounded_number_at_a_time(empty: redis.Redis) -> None:

@@ -18,7 +18,7 @@ from sandbox.delta import Delta
 from sandbox.errors import PoolUnavailable
 from sandbox.ledger import Bid, Ledger
 from sandbox.mailbox import Entry, post
-from tests.queue.conftest import Hire, Open, until
+from tests.queue.conftest import Hire, Open, depths, until
 from tests.queue.kit import Hold, Server, runs
 
 QUEUE = wire.QUEUES["interactive"]
@@ -135,7 +135,7 @@ def test_a_batch_that_is_taken_while_memory_is_full_loses_none_of_its_jobs(
     ran, pool = tmp_path / "ran", front(lane="batch")
     for number in range(10):
         pool.run(f"v{number}", f"count {ran}")
-    until(lambda: sum(Backlog(lasting.client).depths().values()) == 10)
+    until(lambda: sum(depths(lasting.client).values()) == 10)
     worker = hire("first", concurrency=1)
     worker.signal(signal.SIGSTOP)
     full(lasting, True)

@@ -28,11 +28,13 @@ from dispatcher.dispatcher import Dispatcher
 from dispatcher.session import Session
 from dispatcher.store import MemoryStore
 from sandbox import tracing, wire
+from sandbox.backlog import Backlog, Rights, entry
 from sandbox.contract import Job, Limits, Outcome, Status
 from sandbox.errors import ZygoteLost
 from sandbox.invocation import Source
 from sandbox.settings import Settings
-from tests.queue.conftest import until
+from sandbox.waiting import Line
+from tests.queue.conftest import a_job, until
 from tests.queue.kit import Server, Worker, free_port
 from tests.queue.pretend import Pretend
 from worker import health, metrics
@@ -152,7 +154,8 @@ def test_every_metric_is_in_the_readme_and_the_other_way_round(watched: Watched,
 
 def test_jobs_are_counted_by_hook_and_status_and_what_they_waited_and_ran(watched: Watched, ran: list[str]) -> None:
     numbers = watched.numbers()
-    assert numbers["hookpool_jobs_total", "before_agent_callback", "interactive", "ok"] == len(ran) == 4
+    ended = {name[3]: count for name, count in numbers.items() if name[0] == "hookpool_jobs_total"}
+    assert (ended, len(ran)) == ({"ok": 2, "callback_error": 2}, 4)
     assert numbers["hookpool_queue_wait_seconds_count", "interactive"] == 4
     assert 0 < numbers["hookpool_queue_wait_seconds_sum", "interactive"] < 20
     assert 0 < numbers["hookpool_run_seconds_sum", "before_agent_callback"] < 20
@@ -162,6 +165,33 @@ def test_jobs_are_counted_by_hook_and_status_and_what_they_waited_and_ran(watche
     assert numbers[("process_resident_memory_bytes",)] > 1e6
     handed = sum(value for name, value in numbers.items() if name[0] == "hookpool_sandboxes_total")
     assert handed >= 5  # and those of the probes
+
+
+def test_what_waits_is_seen_before_any_worker_takes_it(watched: Watched) -> None:
+    """Jobs of two tenants, without the messages that would let a worker take them."""
+    client, job = watched.server.client, a_job(queued_at=time.time() - 60)
+    for tenant in ("a", "b"):
+        line = [entry(f"{tenant}{number}", wire.Parcel(job.encode())) for number in range(3)]
+        Backlog(client).push(tenant, line, {}, Rights((), ()), limit=99, ttl_s=60)
+    until(lambda: watched.numbers()["hookpool_queue_depth", "batch"] == 6)
+    numbers = watched.numbers()
+    assert 60 <= numbers["hookpool_queue_oldest_seconds", "batch"] < 180
+    assert (
+        numbers["hookpool_queue_depth", "interactive"] == numbers["hookpool_queue_oldest_seconds", "interactive"] == 0
+    )
+    client.delete(*(wire.backlog_key(tenant) for tenant in "ab"))
+    until(lambda: watched.numbers()["hookpool_queue_depth", "batch"] == 0)
+
+
+def test_what_waits_is_not_said_by_a_worker_that_does_not_reach_the_server() -> None:
+    def shown(*, ready: bool) -> bytes:
+        counted = metrics.Counted(lambda: metrics.Vitals(ready=ready))
+        counted.queues(lambda: [Line("interactive", "", 3, 1.5)])
+        return counted.text()
+
+    assert b'hookpool_queue_depth{lane="interactive"} 3.0\n' in shown(ready=True)
+    assert b'hookpool_queue_oldest_seconds{lane="interactive"} 1.5\n' in shown(ready=True)
+    assert b"hookpool_queue_" not in shown(ready=False).replace(b"hookpool_queue_wait", b"")
 
 
 def test_a_message_of_nobody_is_counted_too(watched: Watched) -> None:

@@ -35,6 +35,29 @@ def test_any_bytes_are_plain_data_or_a_protocol_error(data):
         codec.pack(codec.unpack(data, 1000))
 
 
+@given(PLAIN, st.text(st.characters(exclude_categories=["Cs"]), max_size=3))
+def test_a_key_is_found_without_what_is_in_it(value, key):
+    expected = isinstance(value, dict) and all(len(name) < 16 for name in value) and value.get(key) is not None
+    if not isinstance(value, dict) or all(len(name) < 16 for name in value):
+        assert codec.holds(codec.pack(value), key) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x81",
+        b"\x81\xa5error",
+        b"\x82" + b"\x91" * 100_000 + b"\xc0\xc0",
+        b"\x82\x81\xa1a\xc0\xc0\xa5error\x01",
+        b"\x82\xdb\x00\xff\xff\xff" + b"x" * 0xFFFFFF + b"\xc0\xa5error\x01",
+    ],
+)
+def test_what_is_no_map_of_ours_holds_nothing(data):
+    assert codec.holds(data, "error") is False
+
+
 HOSTILE = {
     "too many bytes": (codec.pack("x" * 2000), "at most 1000"),
     "too many containers": (msgpack.packb([{}] * 300), "more than 100 lists and maps"),
