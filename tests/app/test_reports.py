@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import page
@@ -117,7 +117,7 @@ def test_junit_counts_and_every_case_has_its_place_its_time_and_its_reason() -> 
 
 
 @given(st.text())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_junit_is_xml_whatever_code_says(text: str) -> None:
     (suite,) = junit(result(passed=False, text=text + NASTY, name=text or "x"))
     assert len(suite) == 1
@@ -125,7 +125,7 @@ def test_junit_is_xml_whatever_code_says(text: str) -> None:
 
 
 @given(st.text())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40)
 def test_nothing_that_code_says_becomes_a_tag_an_attribute_or_a_template(text: str) -> None:
     shown = page.render(tally(result(passed=False, text=text + NASTY, name=text + NASTY), result(), repeat=2))
     shown.encode()  # no half of a surrogate pair

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -83,9 +83,7 @@ def commit(store: Store, snapshot: Snapshot, one: Running) -> tuple[str, set[str
 def test_any_history_ends_as_the_model_says(server: str) -> None:
     run_state_machine_as_test(
         lambda: Histories(server),
-        settings=settings(
-            max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-        ),
+        settings=settings(max_examples=60, stateful_step_count=25),
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sandbox.delta import Delta, apply, diff, same
 
-quickly = settings(max_examples=50, deadline=None)
+quickly = settings(max_examples=50)
 
 JSON = st.recursive(
     st.none()

@@ -16,7 +16,7 @@ from sandbox import ces
 from sandbox.delta import same
 from sandbox.jsonable import LEVELS, NotJson, TooLarge, as_struct, check_size, plain
 
-quickly = settings(max_examples=50, deadline=None)
+quickly = settings(max_examples=50)
 
 JSON = st.recursive(
     st.none()
