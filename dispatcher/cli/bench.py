@@ -53,7 +53,7 @@ def command(what: str, count: int, as_json: bool) -> int:
 
     \b
     sandbox   time to result, throughput, tool calls, memory
-    carrier   the way over the queue: one invocation, a batch, large sessions, CPU time
+    carrier   the way over the queue: one invocation, before a batch too, a batch, large sessions, CPU time
     adk       what each hook of an agent of google-adk costs (hookpool[adk])
 
     \b

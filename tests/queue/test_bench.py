@@ -9,8 +9,10 @@ from sandbox.settings import Settings
 
 
 def test_every_row_is_measured_and_has_its_floor() -> None:
-    rows = {row.name: row for row in figures(Settings(), 2, Effort(workers=1, rounds=1, round_s=0.1, in_flight=8))}
+    effort = Effort(workers=1, rounds=1, round_s=0.1, in_flight=8, backlog=1000)
+    rows = {row.name: row for row in figures(Settings(), 2, effort)}
     assert [*rows][:1] == ["end to end"]
+    assert rows["wait before 1,000 of a batch"].n == 2
     for name in ("end to end", "session of 1 MB, 500 events"):
         assert rows[name].n == 2
         assert rows[name].floor_p50
