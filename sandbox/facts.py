@@ -48,7 +48,8 @@ def conclude(facts: Facts, limits: Limits) -> tuple[Status, str]:
     if facts.over is not None:
         return facts.over, OVER[facts.over](facts, limits)
     if facts.bad_frame:
-        return Status.PROTOCOL_ERROR, f"the sandbox sent what is no frame: {facts.bad_frame}"
+        what = "the sandbox sent what is no frame"
+        return Status.PROTOCOL_ERROR, f"{what}: {facts.bad_frame} (descriptor 3 is its channel, not the code's)"
     if facts.reply is not None:
         return Status.OK, ""
     if facts.wants:
@@ -64,6 +65,11 @@ def conclude(facts: Facts, limits: Limits) -> tuple[Status, str]:
         return Status.LOST, "the process is gone and nobody knows how it ended"
     if facts.exit_code == -signal.SIGSYS:
         return Status.POLICY_VIOLATION, "a forbidden system call, or one of a foreign machine type (SIGSYS)"
+    if facts.exit_code == -signal.SIGKILL and facts.cpu_s >= limits.cpu_s:  # by its rlimit, before a supervisor saw it
+        facts.used = facts.cpu_s
+        return Status.CPU_LIMIT, OVER[Status.CPU_LIMIT](facts, limits)
+    if facts.exit_code == -signal.SIGKILL:
+        return Status.CRASHED, "killed by SIGKILL: by itself, or by a kernel that was short of memory"
     if facts.exit_code < 0:
         return Status.CRASHED, f"killed by {signal.Signals(-facts.exit_code).name}"
     return Status.NO_RESULT, f"it exited with {facts.exit_code} without a reply"

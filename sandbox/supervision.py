@@ -134,6 +134,8 @@ class Run:
         self._measure()
         if self.gone:
             facts.exit_code = child.exit_code(EXIT_S)
+            if child.cpu_s is not None:
+                facts.cpu_s = child.cpu_s - child.idle.cpu_s
             facts.zygote_died = facts.exit_code is None and not child.zygote.alive
             facts.hung_up = facts.exit_code is None and child.zygote.alive
 

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import socket
+import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sandbox.guest import child, lockdown, mappings, proof, shared
@@ -85,7 +86,7 @@ class Zygote:
     def _begin(self) -> None:
         """With lists, which are written in place where a dict moves as it grows."""
         self._alive: list[tuple[int, int, int]] = []  # pidfd, pid, serial
-        self._ended = [(0, 0)] * ENDS_KEPT  # serial, waitstatus; where the serial belongs
+        self._ended = [(0, 0, 0.0)] * ENDS_KEPT  # serial, waitstatus, seconds of CPU; where the serial belongs
         self._asked: list[int] = []  # serials whose end somebody waits for
 
     def rehearse(self) -> None:
@@ -147,12 +148,13 @@ class Zygote:
         _, pid, serial = self._alive.pop(place)
         self._epoll.unregister(pidfd)
         os.close(pidfd)
-        self._ended[serial % ENDS_KEPT] = serial, os.waitpid(pid, 0)[1]
+        cpu_s = time.clock_gettime(calls.cpu_clock(pid))
+        self._ended[serial % ENDS_KEPT] = serial, os.waitpid(pid, 0)[1], cpu_s
         if self._asked:
             self._answer(serial, control)
 
     def _answer(self, serial: int, control: socket.socket) -> None:
-        ended, waitstatus = self._ended[serial % ENDS_KEPT]
+        ended, waitstatus, cpu_s = self._ended[serial % ENDS_KEPT]
         if ended == serial and serial in self._asked:
             self._asked.remove(serial)
-            control.send(json.dumps({"exit": serial, "code": waitstatus}).encode())
+            control.send(json.dumps({"exit": serial, "code": waitstatus, "cpu_s": cpu_s}).encode())

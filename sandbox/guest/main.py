@@ -8,7 +8,7 @@ socket, whose number and the rest of its orders are JSON in argv. In order:
 On the control socket (SEQPACKET, one message each):
     worker -> zygote   `<serial>` with a channel to fork a child for; `<serial>` alone to hear of its end
     zygote -> worker   {"unshared"}; {"ready": layers, "missing": ...}; {"failed": text};
-                       {"exit": serial, "code": waitstatus}; {"unborn": serial, "why": text}
+                       {"exit": serial, "code": waitstatus, "cpu_s": seconds}; {"unborn": serial, "why": text}
 End of file there ends the zygote, and with it, in tier A, everything in its pid namespace.
 
 A child is locked down, then waits for its one job on its channel; told to warm up, it runs a

@@ -37,6 +37,7 @@ AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 1, 4, 38, 24
 PR_GET_NO_NEW_PRIVS = 39
+_CPUCLOCK_SCHED = 2
 
 type Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
 
@@ -60,6 +61,11 @@ def fork() -> int:
     That care is worth twenty page faults in the child, and as many in the parent.
     """
     return _checked("fork", int(_libc_fork()))
+
+
+def cpu_clock(pid: int) -> int:
+    """The number of the clock that counts the CPU time of a whole process, also of one that is a zombie."""
+    return ~pid << 3 | _CPUCLOCK_SCHED
 
 
 def prctl(option: int, *values: int) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
 import pytest
 
-from sandbox.contract import Status
+from sandbox.contract import Limits, Status
 
 from .conftest import Bench
 from .hosts import ServedJail, doctor
@@ -61,6 +66,43 @@ def test_where_the_interpreter_lies_below_tmp_a_private_tmp_still_is_one():
         wrote = bench.run("open('/tmp/mine', 'w').write('x')\nimport os\nv['there'] = 'mine' in os.listdir('/tmp')")
         assert wrote.variables == {"there": True}
         assert bench.run("import os\nv['there'] = 'mine' in os.listdir('/tmp')").variables == {"there": False}
+
+
+def test_a_spin_that_its_supervisor_does_not_see_ends_at_the_cpu_limit_all_the_same():
+    """The supervisor is stopped, as by a host that does not let it run: what is left is the kernel's own limit."""
+    with ServedJail("A") as jail, ThreadPoolExecutor(1) as thread:
+        supervisor = psutil.Process(jail.pid)
+        bench = Bench(jail)
+        bench.run("pass")
+        before = _cpu_s(supervisor)
+        spin = thread.submit(bench.run, "while True: pass", Limits(wall_s=60, cpu_s=1.5))
+        _until(lambda: [pid for pid, used in _cpu_s(supervisor).items() if used - before.get(pid, 0) > 0.3])
+        supervisor.suspend()
+        try:
+            there = len(_cpu_s(supervisor))
+            _until(lambda: len(_cpu_s(supervisor)) < there)
+        finally:
+            supervisor.resume()
+        outcome = spin.result().outcome
+        assert outcome.status is Status.CPU_LIMIT, outcome.detail
+        assert outcome.detail.endswith("limit 1.5 s (limit cpu_s)")
+        assert outcome.usage.cpu_ms > 1500
+
+
+def _until(condition) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _cpu_s(supervisor: psutil.Process) -> dict[int, float]:
+    """Of each process below it."""
+    used = {}
+    for process in supervisor.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used[process.pid] = process.cpu_times().user
+    return used
 
 
 READS = """

@@ -171,6 +171,7 @@ CONCLUSIONS = [
     (Facts(violation="ptrace", reply=b"r"), Status.POLICY_VIOLATION, "ptrace"),
     (Facts(exit_code=-31), Status.POLICY_VIOLATION, "SIGSYS"),
     (Facts(exit_code=-9), Status.CRASHED, "SIGKILL"),
+    (Facts(exit_code=-9, cpu_s=12), Status.CPU_LIMIT, "used 12.00 s of CPU, limit 10 s (limit cpu_s)"),
     (Facts(exit_code=0), Status.NO_RESULT, "exited with 0"),
     (Facts(zygote_died=True), Status.CRASHED, "fork server"),
     (Facts(), Status.LOST, "nobody knows"),
