@@ -183,9 +183,13 @@ class Pool:
                 return
             if job is None:
                 self._waiting.append(child)
-            else:
+                continue
+            try:
                 child.compile(job)
-                self._shelf.put(job, child)
+            except OSError:
+                child.close()
+                raise
+            self._shelf.put(job, child)
 
     @property
     def _warm(self) -> bool:

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ LARGE = 32 * 1024  # bytes of code that take ten milliseconds to compile
 
 @dataclass(slots=True)
 class Place:
-    """A code: a job that brought it, how often it came, its child if there is one."""
+    """A code: a job with it and nothing else to run, how often it came, its child if there is one."""
 
     job: Job
     used_at: float
@@ -57,7 +57,11 @@ class Shelf:
             return None
         key = _key(job)
         with self._lock:
-            place = self._places.setdefault(key, Place(job, 0.0))
+            place = self._places.get(key)
+            if place is None:
+                place = self._places[key] = Place(
+                    replace(job, body=b"", history=()), 0.0
+                )  # not kept: it is one session's
             self._places.move_to_end(key)
             place.used_at = time.monotonic()
             place.seen += 1

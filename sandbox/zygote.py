@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import resource
+import secrets
 import select
 import signal
 import socket
@@ -199,6 +200,7 @@ class Zygote:
         self.tier = tier
         self.flavour = flavour
         self.forks = 0
+        self._first = secrets.randbelow(UIDS)  # a serial makes a uid: those of other zygotes are to be others
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         readable = readable_paths(flavour)
         orders = {
@@ -246,7 +248,7 @@ class Zygote:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the kernel says who announces itself
         with theirs, self._lock:
             self.forks += 1
-            child = Child(self, self.forks, ours)
+            child = Child(self, self._first + self.forks, ours)
             self._children[child.serial] = child
             try:
                 socket.send_fds(self._control, [b"%d" % child.serial], [theirs.fileno()])

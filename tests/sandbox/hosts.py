@@ -46,8 +46,9 @@ FILTERS = {"container": CONTAINER, "no-landlock": NO_LANDLOCK, "no-seccomp": NO_
 
 
 class Host:
-    """A Python process under restrictions. `kinds`: any of FILTERS' names, 'user', and 'installed': all packages are
-    where `pip install` puts them for the interpreter itself.
+    """A Python process under restrictions. `kinds`: any of FILTERS' names, 'user', 'readable': root, but
+    the interpreter is where any user may read it, and 'installed': all packages are where `pip install` puts them
+    for the interpreter itself.
     """
 
     def __init__(self, *kinds: str, arguments: tuple[str, ...]) -> None:
@@ -107,14 +108,14 @@ def restrict(folder: str, kinds: list[str]) -> tuple[str, str, str]:
     """Take things away from this process, for good. Interpreter, project and packages to go on with."""
     python, project = os.path.realpath(sys.executable), str(ROOT)
     packages = os.path.dirname(os.path.dirname(__import__("msgpack").__file__))
-    if {"user", "installed"} & {*kinds}:
+    if {"user", "readable", "installed"} & {*kinds}:
         os.unshare(os.CLONE_NEWNS)
         calls.mount(None, "/", None, calls.MS_REC | calls.MS_PRIVATE)
     if "installed" in kinds:
         here = f"{os.path.dirname(os.__file__)}/site-packages"
         calls.mount(packages, here, None, calls.MS_BIND | calls.MS_REC)
         packages = here
-    if "user" in kinds:
+    if {"user", "readable"} & {*kinds}:
         python = _show(sys.base_prefix, f"{folder}/python") + python.removeprefix(os.path.realpath(sys.base_prefix))
         project = _show(project, f"{folder}/project")
         if "installed" in kinds:
@@ -122,6 +123,7 @@ def restrict(folder: str, kinds: list[str]) -> tuple[str, str, str]:
         else:
             packages = _show(packages, f"{folder}/packages")
         os.chdir(project)
+    if "user" in kinds:
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)

@@ -68,6 +68,22 @@ def test_where_the_interpreter_lies_below_tmp_a_private_tmp_still_is_one():
         assert bench.run("import os\nv['there'] = 'mine' in os.listdir('/tmp')").variables == {"there": False}
 
 
+def test_sandboxes_of_two_workers_of_root_share_no_uid_and_no_count_of_threads():
+    """Without namespaces the kernel counts threads by the uid of the host."""
+    body = """
+    import os, threading, time
+    for _ in range(16): threading.Thread(target=time.sleep, args=(3,), daemon=True).start()
+    time.sleep(2)
+    v['uid'] = os.getuid()
+    """
+    with ServedJail("B", "readable") as one, ServedJail("B", "readable") as other, ThreadPoolExecutor(2) as threads:
+        assert "own_uid" in one.layers
+        first, second = threads.map(lambda jail: Bench(jail).run(body), (one, other))
+    assert (first.error, second.error) == (None, None)
+    assert first.variables["uid"] != second.variables["uid"]
+    assert min(first.variables["uid"], second.variables["uid"]) >= 0x70000000
+
+
 def test_a_spin_that_its_supervisor_does_not_see_ends_at_the_cpu_limit_all_the_same():
     """The supervisor is stopped, as by a host that does not let it run: what is left is the kernel's own limit."""
     with ServedJail("A") as jail, ThreadPoolExecutor(1) as thread:
