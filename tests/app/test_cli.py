@@ -1,8 +1,10 @@
 """The command as a whole: help, version, laziness."""
 
 import importlib
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -43,6 +45,15 @@ def test_an_unknown_command_is_one_line() -> None:
     ended = inside("deploy")
     assert ended.code == 2
     assert ended.err == "hookpool: No such command 'deploy' (see hookpool --help)\n"
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    ended = subprocess.run(
+        [sys.executable, "-c", "from dispatcher.console import main; main()"],
+        env={**ENVIRON, "PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_version() -> None:
