@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     help="A callback's file. Several are run in this order, as one chain.",
 )
 @click.option(
-    "--context", metavar="FILE", help="JSON: session_id, agent_name, invocation_id, variables, events, user_content."
+    "--context", metavar="FILE", help="JSON or YAML: session_id, agent_name, variables, events, user_content, ..."
 )
 @click.option(
     "--arguments",
     metavar="FILE",
-    help="JSON: llm_request, llm_response, tool, input, tool_response, as the hook takes them.",
+    help="JSON or YAML: llm_request, llm_response, tool, input, tool_response, as the hook takes them.",
 )
 @click.option(
     "--dialect",
