@@ -120,9 +120,9 @@ class Worker:
 
     def claim(self, run: Run) -> Claimed:
         """What the ledger says to it. Asked again where the answer is lost: the job may be this run's already, and
-        would be lost with it.
+        would be lost with it; but a worker that leaves does not wait for the server.
         """
-        return Claimed(run, self._insist(lambda: self._ledger.claim(self._bid(run))))
+        return Claimed(run, self._insist(lambda: self._ledger.claim(self._bid(run)), leaving=False))
 
     def _bid(self, run: Run) -> Bid:
         settings, once = self._settings, run.job.retry == "at_most_once"
@@ -206,14 +206,16 @@ class Worker:
             log.error("its outcome could not be delivered: %s", error, extra=about(job))
             return None
 
-    def _insist[T](self, step: Callable[[], T]) -> T:
-        """A server that is away is waited for as long as a lease; then redis-py's error."""
+    def _insist[T](self, step: Callable[[], T], *, leaving: bool = True) -> T:
+        """A server that is away is waited for as long as a lease, on the way out too where it is worth that; then
+        redis-py's error.
+        """
         until = time.monotonic() + self._settings.lease_s
         while True:
             try:
                 return step()
             except redis.RedisError:
-                if time.monotonic() > until:
+                if time.monotonic() > until or (self._shut_at < math.inf and not leaving):
                     raise
                 time.sleep(0.1)
 

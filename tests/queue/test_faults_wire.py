@@ -100,6 +100,28 @@ def test_a_server_killed_at_any_step_leaves_one_end(
     assert runs(ran) <= 1
 
 
+def test_a_worker_that_waits_for_a_server_that_is_gone_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Well before the lease that it would wait for an answer to its claim."""
+    server = Server(tmp_path)
+    (tmp_path / "wire").mkdir()
+    wire_ = Proxy(tmp_path / "wire", server.directory / "pool.sock")
+    worker = Worker(wire_.url, tmp_path / "leaving.log", lease_s=60)
+    try:
+        until(lambda: worker.ready(server.client), 60)
+        with CeleryTransport(server.url, Settings()) as transport:
+            assert transport.submit(a_job(), Closed()).result(20).status is Status.OK  # it knows the scripts
+            wire_.cut_at(sha(ledger.CLAIM), delivered=True, then=server.kill)
+            transport.submit(a_job(), Closed())
+            until(lambda: wire_.cuts)
+        worker.signal(signal.SIGTERM)
+        worker.process.join(40)
+        assert worker.process.exitcode == 0
+    finally:
+        worker.close()
+        wire_.close()
+        server.close()
+
+
 @pytest.mark.parametrize("delivered", [True, False])
 @pytest.mark.parametrize("step", [ledger.FINISH, backlog.TAKE])
 def test_a_cut_between_two_jobs_of_a_chunk_loses_none_and_repeats_none(

@@ -20,7 +20,7 @@ from dispatcher import celery_transport
 from dispatcher.celery_transport import CeleryTransport
 from dispatcher.embedded import Embedded
 from sandbox import codec, wire
-from sandbox.contract import PROTOCOL, Call, Outcome, Return, Status
+from sandbox.contract import CONTEXT_BYTES, PROTOCOL, Call, Outcome, Return, Status
 from sandbox.errors import PoolOverloaded, PoolUnavailable
 from sandbox.host import Closed
 from sandbox.ledger import Bid, Ledger
@@ -335,6 +335,23 @@ def test_a_poisoned_queue_kills_no_worker(pool: Embedded) -> None:
         assert "protocol version" in outcome.detail
         assert client.llen(queue) == 0
     sender.close()
+
+
+def test_an_oversized_job_is_answered_where_it_says_whom_and_dropped_where_it_does_not(pool: Embedded) -> None:
+    queue, inbox, large = wire.QUEUES["interactive"], wire.inbox_key("oversized"), b"x" * (CONTEXT_BYTES + 1)
+    small = a_job(inbox=inbox)
+    parcels = [wire.Parcel(small.encode(), body=True), wire.Parcel(a_job(inbox=inbox, code=large + large).encode())]
+    with redis.Redis.from_url(pool.url) as client:
+        client.set(wire.body_key(small.id), large, ex=60)
+        client.lpush(queue, *(wire.envelope(wire.TASK, parcel, "interactive", "x") for parcel in parcels))
+        (told,) = Mailbox(client, inbox).read(20, 1)
+        outcome = Outcome.decode(wire.Frame.decode(told.data).payload)
+        assert (outcome.id, outcome.status) == (small.id, Status.PROTOCOL_ERROR)
+        assert f"at most {CONTEXT_BYTES} travel" in outcome.detail
+        for _ in range(4):
+            assert pool.transport.submit(a_job(within_s=60), Closed()).result(60).status is Status.OK
+        assert client.llen(queue) == 0
+        assert client.xlen(inbox) == 1
 
 
 def test_what_a_worker_sends_is_judged_like_any_input(pool: Embedded, tmp_path: Path) -> None:
