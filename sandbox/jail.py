@@ -89,7 +89,7 @@ class Jail:
         if cuts:
             job = replace(job, limits=limits)
         run = self._run(job, host, cancelled, self._pool_of(self._flavour(job.code)))
-        if run.facts.wants and not run.calls_made:
+        if run.facts.wants and not run.calls_made and not run.facts.over:
             flavour = FLAVOUR_WITH[run.facts.wants]
             self._moved[hashlib.sha256(job.code).digest()] = flavour
             run = self._run(job, host, cancelled, self._pool_of(flavour))

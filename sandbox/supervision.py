@@ -146,7 +146,6 @@ class Run:
             poller.register(child.listener, select.POLLIN)
         poller.register(self._wake.fd, select.POLLIN)
         end = started + self._limits.wall_s
-        interrupted = False
         look = started + POLL_S
         while not self._done:
             poller.register(child.channel, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
@@ -166,13 +165,12 @@ class Run:
             look = now + POLL_S
             self._watch()
             if now >= end:
-                if interrupted:
-                    self._over(Status.TIME_LIMIT, now - started)
-                else:
+                if self.facts.over:
+                    self._done = True
+                else:  # whatever it says from now on, it was late
+                    self.facts.over = Status.TIME_LIMIT
                     child.signal(signal.SIGINT)
-                    interrupted, end = True, now + GRACE_S
-        if interrupted and not self.facts.violation:
-            self.facts.reply, self.facts.over = None, self.facts.over or Status.TIME_LIMIT
+                    end = now + GRACE_S
 
     def _talk(self, event: int) -> None:
         channel = self._child.channel

@@ -89,6 +89,12 @@ FRAMES = {
     "a truncated frame that swallows the real reply ends at the wall limit": Attempt(
         "import os\nv['got'] = os.write(3, b'\\0\\1\\0\\0Rabc')", OVERTIME, limits=SLEEPY
     ),
+    "half a length, to be taken for the other half of something, ends at the wall limit": Attempt(
+        "import os, time\nv['got'] = os.write(3, b'\\0\\0')\ntime.sleep(60)",
+        OVERTIME,
+        limits=SLEEPY,
+        control="import os\nv['got'] = os.write(3, b'\\0\\0')",
+    ),
     "a length of four gigabytes is refused on sight": Attempt(
         "import os, time\nv['got'] = os.write(3, b'\\xff' * 4)\ntime.sleep(60)",
         "protocol_error the sandbox sent what is no frame: a frame of 4294967295 bytes",
