@@ -11,7 +11,7 @@ import platform
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 
@@ -28,6 +28,9 @@ from sandbox.zygote import CannotIsolate, Zygote
 if TYPE_CHECKING:
     from sandbox.contract import Outcome, Tier
     from sandbox.settings import Settings
+
+OLDEST = 7
+"""Version of Redis; Valkey says which one it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Report:
     kernel: str
     machine: str
     cgroup: str  # v1, v2, hybrid, none
-    redis: str | None  # 'reachable, server X', or the reason; None when no URL was given
+    redis: str | None  # what `reach` says; None when no URL was given
 
 
 def examine(settings: Settings, pool_url: str | None = None) -> Report:
@@ -74,7 +77,7 @@ def examine(settings: Settings, pool_url: str | None = None) -> Report:
         forced = settings.model_copy(update={"force_tier": tier, "min_tier": "C", "waiting": 1})
         with Jail(forced) as jail:
             attacks = tuple(_attack(jail, name, body) for name, body in ATTACKS.items())
-    redis = None if pool_url is None else _reach(pool_url)
+    redis = None if pool_url is None else reach(pool_url)
     enough = tier is not None and TIERS.index(tier) <= TIERS.index(settings.min_tier)
     return Report(
         tier=tier,
@@ -147,12 +150,25 @@ def _cgroup() -> str:
     return "hybrid" if (root / "unified").is_dir() else "v1"
 
 
-def _reach(url: str) -> str:
+def reach(url: str) -> str:
+    """'reachable, ...' where the queue's server answers and can be relied on, as far as its user may ask; else why not."""
     import redis  # only here: nothing else below the dispatcher and the worker knows the queue
 
+    from sandbox import wire
+
     try:
-        with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2) as client:
-            version = client.info("server").get("redis_version", "?")
-    except (redis.RedisError, ValueError, OSError) as error:
+        with wire.connect(url) as client:
+            client.ping()
+            try:
+                info: Any = client.info()
+            except redis.exceptions.NoPermissionError:
+                return "reachable; its user may not ask what server that is"
+    except (redis.RedisError, HookpoolError, ValueError, OSError) as error:
         return f"not reachable: {error}"
-    return f"reachable, server {version}"
+    name = info.get("server_name", "redis")
+    version = info.get(f"{name}_version", info["redis_version"])
+    if int(info["redis_version"].partition(".")[0]) < OLDEST:
+        return f"too old: {name} {version}, {OLDEST} is needed"
+    if (policy := info.get("maxmemory_policy", "noeviction")) != "noeviction":
+        return f"it drops jobs when its memory is full: maxmemory-policy is {policy}, noeviction is needed"
+    return f"reachable, {name} {version}"

@@ -17,6 +17,7 @@ from dispatcher.dispatcher import Profile
 from dispatcher.verdict import Verdict
 from sandbox import wire
 from sandbox.contract import Lane
+from sandbox.doctor import reach
 from sandbox.invocation import Source
 from sandbox.settings import Settings
 from tests.deploy.conftest import ROOT, Deployed
@@ -130,6 +131,11 @@ def test_the_server_is_configured_as_the_readme_says(deployed: Deployed) -> None
     )
     assert conf["maxmemory-policy"] == "noeviction"
     assert (conf["appendonly"], conf["appendfsync"]) == ("yes", "everysec")
+
+
+@pytest.mark.parametrize("user", ["worker", "dispatcher"])
+def test_the_doctor_reaches_the_queue_as_its_users(deployed: Deployed, user: str) -> None:
+    assert reach(deployed.url(user)) == "reachable; its user may not ask what server that is"
 
 
 def test_the_command_that_shows_the_queue_works_for_dispatchers(deployed: Deployed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ from celery import Celery
 from celery.worker.request import Request
 
 from sandbox import codec, wire
+from sandbox.doctor import reach
 from sandbox.errors import ProtocolError, SettingsError
 from worker.broker import celery_options
 
@@ -134,3 +136,14 @@ def test_other_bytes_are_no_frame(raw: bytes) -> None:
 )
 def test_an_address_is_shown_without_its_secrets(url: str, text: str) -> None:
     assert wire.shown(url) == text
+
+
+def test_the_doctor_says_what_server_it_is_and_whether_it_keeps_what_it_holds(empty: redis.Redis, server: str) -> None:
+    assert re.fullmatch(r"reachable, (redis|valkey) \d+\.\d+\.\d+", reach(server))
+    empty.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert "maxmemory-policy is allkeys-lru, noeviction is needed" in reach(server)
+    finally:
+        empty.config_set("maxmemory-policy", "noeviction")
+    assert reach("unix:///nowhere/pool.sock").startswith("not reachable: ")
+    assert reach("http://x").startswith("not reachable: ")
