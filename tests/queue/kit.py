@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import redis
 
 import worker.__main__
@@ -104,7 +105,7 @@ class Worker:
         return client.zscore(wire.WORKERS, self.name) is not None
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        tell(self.pid, number)
 
     def end(self) -> int | None:
         """Ask it to end, and its exit status."""
@@ -245,7 +246,7 @@ class Child:
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process.pid
-        os.kill(self.process.pid, number)
+        tell(self.process.pid, number)
 
     def until(self, word: str) -> dict[str, Any]:
         """The next thing of that kind it says."""
@@ -340,6 +341,13 @@ class Hold:
         self.called.release()
         self.let_go.wait(20)
         return Return(call.id, 200, "answered")
+
+
+def tell(pid: int, number: signal.Signals) -> None:
+    """Send it that signal. Where it is to stop, wait until it did: its threads go on until it has a processor."""
+    os.kill(pid, number)
+    while number == signal.SIGSTOP and psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.001)
 
 
 def runs(path: Path) -> int:
