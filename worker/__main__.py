@@ -169,8 +169,6 @@ def _serve(url: str, settings: Settings, name: str, life: Life, tally: metrics.T
     from sandbox import wire
     from worker import app
 
-    for noisy in ("celery.worker.strategy", "celery.app.trace"):  # they log each message twice
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=SecurityWarning)  # root is what the jail may need, pickle is off
     _reach(url)
     assert life.jail is not None

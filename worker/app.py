@@ -44,6 +44,7 @@ from worker.metrics import Tally, Uncounted, Vitals
 from worker.parts import Parts
 from worker.rates import Rates
 from worker.run import Claimed, Conducted, Run
+from worker.strategy import direct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -345,12 +346,12 @@ def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
     app = Celery("hookpool", set_as_current=False, fixups=[])
     app.conf.update(celery_options(url))
 
-    @app.task(name=wire.TASK, typing=False)  # type: ignore[untyped-decorator]
-    def invoke(*words: object, **_: object) -> None:
+    @app.task(name=wire.TASK, typing=False, Strategy=staticmethod(direct))  # type: ignore[untyped-decorator]
+    def invoke(*words: object) -> None:
         worker.invoke(words)
 
-    @app.task(name=wire.CHUNK_TASK, typing=False)  # type: ignore[untyped-decorator]
-    def chunk(count: object = None, *_: object, **__: object) -> None:
+    @app.task(name=wire.CHUNK_TASK, typing=False, Strategy=staticmethod(direct))  # type: ignore[untyped-decorator]
+    def chunk(count: object = None, *_: object) -> None:
         worker.chunks.run(count)
 
     return app

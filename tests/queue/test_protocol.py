@@ -133,3 +133,11 @@ def test_a_job_given_up_is_killed_where_it_runs(client):
         time.sleep(0.02)
     assert client.xlen(f"hookpool:inbox:{job_id}") == 0
     assert client.zcount("hookpool:workers", client.time()[0], "+inf") == 1
+
+
+def test_a_message_whose_answer_the_server_refuses_keeps_no_place(client):
+    inbox = "hookpool:inbox:refused"
+    client.set(inbox, "no stream", px=60_000)
+    for _ in range(20):
+        send(client, WRITES, v=2, inbox=inbox)
+    assert outcome(client, send(client, WRITES))["status"] == "ok"
