@@ -122,12 +122,13 @@ class Sender:
         self._ahead = min(max(self._ahead, least), most) if self._timed else least
         self._timed = True
 
-    def dated(self, job: Job) -> Job:
-        """The job with its times by the server's clock."""
+    def dated(self, job: Job, **changes: Any) -> Job:
+        """The job with its times by the server's clock, and with `changes`."""
         return replace(
             job,
             queued_at=job.queued_at and job.queued_at + self._ahead,
             deadline=job.deadline and job.deadline + self._ahead,
+            **changes,
         )
 
     def forget(self, job: Job) -> None:
@@ -140,17 +141,17 @@ class Sender:
         """What of the job goes into its message, and what beside."""
         aside = job.size > self._claim_bytes
         code = _digest(job.code) if len(job.code) >= SMALL else b""
-        history = {_digest(piece): piece for piece in job.history} if aside else {}
+        history = tuple(map(_digest, job.history)) if aside else ()
         body = aside and len(job.body) > SMALL
-        pieces = ({code: job.code} if code else {}) | history
+        pieces = ({code: job.code} if code else {}) | dict(zip(history, job.history, strict=aside))
         with self._lock:
             late = time.monotonic() - FRESH_S
             unknown = [digest for digest in pieces if self._known.get(digest, 0.0) <= late]
         beside: Beside = {wire.part_key(digest): (pieces[digest], wire.PART_TTL_S) for digest in unknown}
         if body:
             beside[wire.body_key(job.id)] = (job.body, ttl_s)
-        parcel = wire.Parcel(b"", code, body, tuple(map(_digest, job.history)) if aside else ())
-        return parcel._replace(head=self.dated(replace(job, **_without(parcel))).encode()), beside
+        parcel = wire.Parcel(b"", code, body, history)
+        return parcel._replace(head=self.dated(job, **_without(parcel)).encode()), beside
 
     def _put(self, digests: Sequence[bytes]) -> None:
         """They are there: those that were not known were just put there."""

@@ -178,11 +178,13 @@ class _Kept:
 
 # -- what both stores share
 
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
 
 def encode(name: str, value: object) -> str:
     """`value` as JSON. Raises InputError for what is not plain JSON."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _JSON.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"session {name}", f"not plain JSON: {error}") from error
 

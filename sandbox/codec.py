@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 from pydantic import ValidationError
 
 from sandbox.errors import FrameTooLarge, ProtocolError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MAX_DEPTH = 64
 MAX_CONTAINERS = 200_000
 _LENGTH = struct.Struct(">I")
+_LEAVES = frozenset({type(None), bool, int, str, bytes})  # any of these is fine
 
 
 def pack(value: object) -> bytes:
@@ -35,15 +39,7 @@ def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:
     """
     if len(data) > limit:
         raise ProtocolError(f"{len(data)} bytes, at most {limit} are accepted")
-    left = containers
-
-    def count(container: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise ProtocolError(f"more than {containers} lists and maps")
-        return container
-
+    count = _count(containers) if len(data) > containers else None  # each takes a byte at least
     try:
         value = msgpack.unpackb(
             data,
@@ -60,6 +56,20 @@ def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:
         raise ProtocolError(f"not msgpack: {type(error).__name__}: {error}".rstrip(": ")) from error
     _check(value, MAX_DEPTH)
     return value
+
+
+def _count(most: int) -> Callable[[Any], Any]:
+    """What msgpack is to call with each list and map: it refuses one more than `most`."""
+    left = most
+
+    def count(container: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ProtocolError(f"more than {most} lists and maps")
+        return container
+
+    return count
 
 
 def holds(data: bytes, key: str) -> bool:
@@ -92,16 +102,18 @@ def _check(value: object, depth: int) -> None:
         for key, item in value.items():
             if type(key) is not str:
                 raise ProtocolError(f"a {type(key).__name__} key")
-            _check(item, depth - 1)
+            if type(item) not in _LEAVES:
+                _check(item, depth - 1)
     elif isinstance(value, list):
         if depth == 0:
             raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
         for item in value:
-            _check(item, depth - 1)
+            if type(item) not in _LEAVES:
+                _check(item, depth - 1)
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise ProtocolError(f"the number {value}")
-    elif value is not None and not isinstance(value, str | int | bytes):  # bool is an int
+    elif type(value) not in _LEAVES:
         raise ProtocolError(f"a {type(value).__name__}")
 
 

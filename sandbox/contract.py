@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from math import inf
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -78,11 +79,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name in LIMIT_NAMES:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not value > 0:
                 if name in {"calls", "stdout_bytes"} and value == 0:
                     continue
                 raise SettingsError(f"limit {name}", f"must be a number above 0, got {value!r}")
-            if value == float("inf") or (name in WHOLE_LIMITS and value != int(value)):
+            if value == inf or (name in WHOLE_LIMITS and value != int(value)):
                 raise SettingsError(f"limit {name}", f"must be a {_KIND[name in WHOLE_LIMITS]} number, got {value!r}")
         if self.cpu_s > self.wall_s:
             raise SettingsError("limit cpu_s", f"{self.cpu_s:g} is above wall_s, {self.wall_s:g}")
@@ -119,6 +120,7 @@ class Limits:
 
 LIMIT_NAMES = tuple(f.name for f in fields(Limits))
 WHOLE_LIMITS = frozenset(LIMIT_NAMES) - {"wall_s", "cpu_s"}
+_NUMBERS = (int, float)
 _KIND = {True: "whole", False: "finite"}
 
 

@@ -110,13 +110,13 @@ local function claim(job, lease, token, lease_ms, ttl_ms, once, most)
   local now = redis.call('TIME')
   local holder = redis.call('GET', lease)
   if holder == token then return {'run', redis.call('HGET', job, 'starts'), now} end
-  local starts = tonumber(redis.call('HGET', job, 'starts') or '0')
-  local state = redis.call('HGET', job, 'state')
+  local known = redis.call('HMGET', job, 'state', 'starts')
+  local state, starts = known[1], tonumber(known[2] or '0')
   if state then return {state, starts, now} end
   if holder and holder ~= 'hold:' .. token then return {'busy', starts, now} end
   if starts > 0 and once == '1' then return {'once', starts, now} end
   if starts >= tonumber(most) then return {'spent', starts, now} end
-  redis.call('HINCRBY', job, 'starts', 1)
+  redis.call('HSET', job, 'starts', starts + 1)
   redis.call('PEXPIRE', job, ttl_ms)
   redis.call('SET', lease, token, 'PX', lease_ms)
   return {'run', starts + 1, now}
@@ -143,16 +143,15 @@ return 'ok'
 FINISH = (
     BID
     + """
-local waiting, fresh = redis.call('LLEN', KEYS[5]), not redis.call('HGET', KEYS[1], 'state')
-if fresh then
-  redis.call('HSET', KEYS[1], 'state', 'done')
+local waiting, fresh = redis.call('LLEN', KEYS[5]), redis.call('HSETNX', KEYS[1], 'state', 'done')
+if fresh == 1 then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   redis.call('XADD', KEYS[4], '*', ARGV[5], ARGV[3])
   redis.call('PEXPIRE', KEYS[4], ARGV[4])
   redis.call('UNLINK', KEYS[3])
 end
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-local done = {fresh and 1 or 0, waiting}
+local done = {fresh, waiting}
 if KEYS[6] and (waiting == 0 or redis.call('GET', KEYS[7]) == ARGV[6]) then
   done[3] = claim(KEYS[6], KEYS[7], unpack(ARGV, 6))
 end

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sandbox.contract import Job
+    from sandbox.contract import Job, Limits
     from sandbox.zygote import Child
 
 
@@ -48,7 +47,7 @@ class Shelf:
     def __init__(self, size: int, age_s: float) -> None:
         self._size = size
         self._age_s = age_s
-        self._places: collections.OrderedDict[bytes, Place] = collections.OrderedDict()
+        self._places: collections.OrderedDict[tuple[bytes, Limits], Place] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def take(self, job: Job) -> Child | None:
@@ -124,5 +123,5 @@ def _close(places: list[Place]) -> None:
             place.child.close()
 
 
-def _key(job: Job) -> bytes:
-    return hashlib.sha256(repr(job.limits).encode() + job.code).digest()
+def _key(job: Job) -> tuple[bytes, Limits]:
+    return job.code, job.limits

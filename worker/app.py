@@ -169,7 +169,7 @@ class Worker:
                 self._http.of(job, partial(self._rates.admit, job.tenant)) as http,
             ):
                 host = host_for(self._client, job, run.over, lambda head: self.invoke(wire.Parcel(head)), http)
-                outcome = execute(job, self._jail, host, self._settings.ceiling, now, cancelled=run.cancelled)
+                outcome = execute(job, self._jail, host, now, cancelled=run.cancelled)
                 span.note(failed=_failure(outcome), status=outcome.status.value)
             return outcome
         finally:

@@ -2,7 +2,7 @@
 
 read       strict: bytes to a Job, or a ProtocolError
 addressee  whom to tell when they are none
-execute    deadline, ceiling, run; every way it can end is an Outcome
+execute    deadline, run; every way it can end is an Outcome
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sandbox import codec, wire
-from sandbox.contract import CONTEXT_BYTES, Job, Outcome, Status, Usage
+from sandbox.contract import CONTEXT_BYTES, Job, Outcome, Status
 from sandbox.errors import ProtocolError, ZygoteLost
 from worker.logs import about
 
 if TYPE_CHECKING:
     import threading
 
-    from sandbox.contract import Limits
     from sandbox.host import Host
     from sandbox.pool import Stock
 
@@ -75,12 +74,11 @@ def execute(
     job: Job,
     jail: Sandboxes,
     host: Host,
-    ceiling: Limits,
     now: float,
     *,
     cancelled: threading.Event | None = None,
 ) -> Outcome:
-    """Run `job` within `ceiling` unless its deadline is before `now` (Unix seconds).
+    """Run `job` unless its deadline is before `now` (Unix seconds).
 
     Never raises: a jail that fails is `not_started` where it said so in time, else `lost`.
     """
@@ -94,15 +92,10 @@ def execute(
         )
     else:
         try:
-            outcome = jail.run(replace(job, limits=job.limits.clamp(ceiling)), host, cancelled)
-            outcome = replace(outcome, warnings=(*job.limits.cuts(ceiling), *outcome.warnings))
+            outcome = jail.run(job, host, cancelled)
         except ZygoteLost as error:
             outcome = Outcome(job.id, Status.NOT_STARTED, f"no sandbox to be had: {error}")
         except Exception as error:
             log.exception("the jail failed", extra=about(job))
             outcome = Outcome(job.id, Status.LOST, f"the worker failed while it ran: {type(error).__name__}: {error}")
-    return replace(outcome, usage=_waited(outcome.usage, waited_s))
-
-
-def _waited(usage: Usage, waited_s: float) -> Usage:
-    return replace(usage, queue_ms=waited_s * 1e3)
+    return replace(outcome, usage=replace(outcome.usage, queue_ms=waited_s * 1e3))

@@ -53,7 +53,12 @@ class Json(logging.Formatter):
 
 
 def begin(level: str, form: Literal["text", "json"]) -> None:
-    """From now on everything logged in this process goes to stderr like that."""
+    """From now on everything logged in this process goes to stderr like that. What neither format says, about threads,
+    processes and lines of source, is not looked up.
+    """
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.logAsyncioTasks = False  # type: ignore[attr-defined]  # typeshed lacks it
     stream = logging.StreamHandler()
     stream.setFormatter(Json() if form == "json" else Line())
     logging.basicConfig(level=level, handlers=[stream])

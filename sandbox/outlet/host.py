@@ -8,10 +8,10 @@ nobody does (deny), or a recording answers (replay).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
-import uuid
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from sandbox.contract import Call, Job
 
 log = logging.getLogger("hookpool.egress")
+
+_numbers = itertools.count()
 
 type Admit = Callable[[], str]
 """Whether one more request may be made: '' for yes, else `code: text`."""
@@ -91,7 +93,7 @@ class PublicHttp:
         self._admit = admit
         self._until = time.monotonic() + min(job.limits.wall_s, http.plan.max_wall_s) - MARGIN_S
         self._reading = Reading()
-        self._key = uuid.uuid4().hex  # not the job's: it may run twice
+        self._key = str(next(_numbers))  # not the job's: it may run twice
         self._used = self._over = False
 
     def call(self, call: Call) -> Return:
