@@ -3,6 +3,11 @@
 A pool of its own, as `Embedded` starts it, so it works on any machine and with no server. Each
 figure and its floor are measured in turn. The rows of CPU time have no floor: they say where an
 invocation's time goes, and hold still where the clock on the wall does not.
+
+In the rows of throughput each worker, with its zygote and its sandboxes, has one core of its own, as
+have the sandboxes of the floor that run alone; the dispatcher and the queue's server go where the
+kernel puts them. So two workers against one are two cores against one: a worker that may use both
+has its supervisor on one and its sandboxes on the other, and leaves nothing for a second to add.
 """
 
 from __future__ import annotations
@@ -47,6 +52,17 @@ CALLBACK = [
     Source(name="bench.py", text=f"def {HOOK}(callback_context):\n    callback_context.variables['seen'] = 1\n")
 ]
 REST_S = 0.01  # between two measurements, for the pool of waiting children to fill up again
+PINNED = (
+    sys.executable,
+    "-c",
+    """import os, sys
+cores = sorted(os.sched_getaffinity(0))
+number = int(sys.argv[-1].rpartition("-")[2])
+os.sched_setaffinity(0, {cores[number % len(cores)]})
+os.execv(sys.executable, [sys.executable, "-m", "worker", *sys.argv[1:]])""",
+)
+"""A worker of `Embedded`, whose last word is its name, worker-N, on the N-th core and no other."""
+
 SIZES = {"10 KB, 5 events": (10_000, 5), "1 MB, 500 events": (1_000_000, 500)}
 
 
@@ -204,24 +220,28 @@ class _Rates(NamedTuple):
 
 
 def _throughputs(settings: Settings, effort: Effort) -> list[Figure]:
-    """A batch over several workers and over one; sandboxes alone on the same cores."""
+    """A batch over several workers and over one, each on a core; sandboxes alone on the same cores."""
     workers, one_each = effort.workers, settings.model_copy(update={"concurrency": 1})
+    cores = sorted(os.sched_getaffinity(0))
     rates = _Rates([], [], [])
     with (
-        Embedded(workers, one_each) as many,
-        Embedded(1, one_each) as single,
+        Embedded(workers, one_each, PINNED) as many,
+        Embedded(1, one_each, PINNED) as single,
         ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as alone,
     ):
         for _ in range(effort.rounds):
             rates.batch.append(_batch(many, effort))
             begin = time.time() + 1.5  # every jail is there by then
-            ways = [alone.submit(_alone, one_each, effort.round_s, begin) for _ in range(workers)]
+            ways = [
+                alone.submit(_alone, one_each, effort.round_s, begin, cores[number % len(cores)])
+                for number in range(workers)
+            ]
             rates.alone.append(sum(way.result() for way in ways))
             rates.single.append(_batch(single, effort))
     several = f"{workers} worker{'s'[: workers != 1]}"
     return [
         figure(f"batch, {several}", "1/s", rates.batch, Reach(">= 0.85", 0.85, at_least=True), "sandboxes alone", rates.alone),
-        figure(f"{several} against one", "1/s", rates.batch, Reach(">= 1.8", 1.8, at_least=True), "one worker", rates.single),
+        figure(f"{several} against one, a core each", "1/s", rates.batch, Reach(">= 1.8", 1.8, at_least=True), "one worker", rates.single),
     ]  # fmt: skip
 
 
@@ -255,8 +275,9 @@ def _batch(pool: Embedded, effort: Effort) -> float:
             future.cancel()
 
 
-def _alone(settings: Settings, round_s: float, begin: float) -> float:
+def _alone(settings: Settings, round_s: float, begin: float, core: int) -> float:
     """In a process of its own: invocations per second in one sandbox after the other, begun when the others do."""
+    os.sched_setaffinity(0, {core})
     with Jail(settings) as jail:
         for _ in range(WARM_UP):
             jail.run(job(), Closed())
