@@ -3,7 +3,8 @@
 It is started by file name with `-I -S`, an empty environment, /dev/null for standard streams and one
 socket, whose number and the rest of its orders are JSON in argv. In order:
 
-    namespaces (tier A) -> preload -> own root (tier A) -> prepare and prove the lockdown -> serve
+    namespaces, and this file anew in them (tier A) -> preload -> own root (tier A) -> prepare and prove the
+    lockdown -> serve
 
 On the control socket (SEQPACKET, one message each):
     worker -> zygote   `<serial>` with a channel to fork a child for; `<serial>` alone to hear of its end
@@ -29,13 +30,14 @@ import sys
 
 TYPE_CHECKING = False  # typing itself is imported later, with everything else
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 
 def main() -> None:
     """Become a zygote. Never returns."""
     orders = json.loads(sys.argv[1])
     control = socket.socket(fileno=orders["control"])
+    environment = dict(os.environ)
     _PINS.extend(_one_stretch())
     os.register_at_fork = _nothing_at_fork
     os.environ.clear()
@@ -44,10 +46,13 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with open("/proc/self/comm", "w", encoding="ascii") as name:  # how `ps` and `top` show it and its children
         name.write("hookpool-zygote")
-    from sandbox.guest import preload
 
     try:
-        pids = _enter(orders, control)
+        if orders["tier"] == "A" and "inside" not in orders:
+            _go_inside(orders, control, environment)
+        pids = _inside() if orders["tier"] == "A" else None
+        from sandbox.guest import preload
+
         preload.preload(orders["code"], orders["packages"], orders["heavy"])
         from sandbox.guest import forks
 
@@ -88,14 +93,13 @@ def _tell(control: socket.socket, **message: object) -> None:
     control.send(json.dumps(message).encode())
 
 
-def _enter(orders: dict[str, Any], control: socket.socket) -> int | None:
+def _go_inside(orders: dict[str, Any], control: socket.socket, environment: dict[str, str]) -> NoReturn:
     """Tier A's namespaces. The process that goes on is pid 1 of its own; its parent only waits.
 
-    The uid map of a range can only be written from outside, so the worker does it when told.
-    Returns a descriptor of the pid namespace, to come back to after each fork.
+    The uid map of a range can only be written from outside, so the worker does it when told. What goes
+    on starts this file anew: memory that came through a fork is never wholly its own to the kernel,
+    which keeps it in smaller pieces and has more to copy at each fork that follows.
     """
-    if orders["tier"] != "A":
-        return None
     from sandbox.guest import lockdown
 
     lockdown.enter_namespaces()
@@ -109,6 +113,12 @@ def _enter(orders: dict[str, Any], control: socket.socket) -> int | None:
         control.close()
         os.waitpid(pid, 0)
         os._exit(0)
+    again = [*sys.orig_argv[:-1], json.dumps(orders | {"inside": True})]
+    os.execve(sys.executable, again, environment)  # noqa: S606  # our own interpreter and file
+
+
+def _inside() -> int:
+    """There: a descriptor of the pid namespace, to come back to after each fork."""
     from sandbox.kernel import calls
 
     calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)
