@@ -185,10 +185,10 @@ def cap(caps: bytes, *, own_uid: bool) -> int:
     Returns the number of threads, which Python is told as well.
     """
     space, cpu_s, threads = CAPS.unpack(caps)
-    resource.setrlimit(resource.RLIMIT_AS, (space, space))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    calls.limit(resource.RLIMIT_AS, space)
+    calls.limit(resource.RLIMIT_CPU, cpu_s)
     if own_uid:
-        resource.setrlimit(resource.RLIMIT_NPROC, (threads + 1, threads + 1))
+        calls.limit(resource.RLIMIT_NPROC, threads + 1)
     return int(threads)
 
 

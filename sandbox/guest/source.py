@@ -1,6 +1,6 @@
 """One callback's source: compiled once, executed afresh, searched for its function.
 
-Code objects are kept by the hash of name and text, so that a fork server can compile before it forks
+Code objects are kept by name and text, so that a fork server can compile before it forks
 (`compiled`); a code object holds no state. Everything else is new for each invocation: a module
 of its own, whose globals are the runtime's names and then whatever the source makes of them.
 The function is looked up after the source ran, because real code rebinds it while running.
@@ -9,7 +9,6 @@ The function is looked up after the source ran, because real code rebinds it whi
 from __future__ import annotations
 
 import difflib
-import hashlib
 import inspect
 import linecache
 from dataclasses import dataclass
@@ -34,12 +33,12 @@ class Compiled:
     typing_names: tuple[str, ...]
 
 
-_COMPILED: dict[bytes, Compiled] = {}
+_COMPILED: dict[tuple[str, str], Compiled] = {}
 
 
 def compiled(source: Source) -> Compiled:
     """The code of `source`, from the cache if it is there. Raises what `compile` raises."""
-    key = hashlib.sha256(f"{source.name}\0{source.text}".encode()).digest()
+    key = source.name, source.text
     found = _COMPILED.get(key)
     if found is None:
         code = compile(source.text, source.name, "exec", dont_inherit=True)

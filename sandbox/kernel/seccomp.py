@@ -15,6 +15,7 @@ An errno verdict must carry a value: with 0 the call would be skipped and report
 
 from __future__ import annotations
 
+import array
 import ctypes
 import errno
 import struct
@@ -163,9 +164,9 @@ def install_listener(filter_: bytes) -> int:
 
 
 def _install(filter_: bytes, flags: int) -> int:
-    code = ctypes.create_string_buffer(filter_, len(filter_))
-    head = struct.pack("@HP", len(filter_) // 8, ctypes.addressof(code))
-    return call("seccomp", _SET_MODE_FILTER, flags, head)
+    code = array.array("B", filter_)  # a buffer of ctypes would be a new type first, for each length
+    address, size = code.buffer_info()
+    return call("seccomp", _SET_MODE_FILTER, flags, struct.pack("@HP", size // 8, address))
 
 
 def notified(listener: int) -> int:
