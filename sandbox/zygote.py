@@ -55,9 +55,13 @@ FLAVOUR_WITH: dict[str, Flavour] = {"numpy": "full", "google": "full", "pytest":
 PACKAGES = ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
 """What code of every flavour may import beside the standard library, as far as it is installed (seed: runtime reference)."""
 
-ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1", "LC_CTYPE": "C.UTF-8"}
-"""Of the zygote at its exec; it clears them. One arena, so that threads need little address space; no
-threads of a library, because a fork server has one."""
+ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",  # so that threads need little address space
+    "MALLOC_MMAP_THRESHOLD_": "131072",  # where it begins; it would grow, and leave large holes in the heap
+    "OPENBLAS_NUM_THREADS": "1",  # a fork server has one thread
+    "LC_CTYPE": "C.UTF-8",
+}
+"""Of the zygote at its exec; it clears them."""
 
 _LOADER = ("LD_LIBRARY_PATH",)  # where this very interpreter may have found its own library
 

@@ -1,4 +1,8 @@
-"""One child, from its fork to its one reply."""
+"""One child, from its fork to its one reply.
+
+What a child does the zygote has done many times before (`drill`): on itself, with system calls that do
+nothing. A child then finds its code specialized and its caches full, and writes to few shared pages.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -18,12 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from sandbox import codec
 from sandbox.contract import CONTEXT_BYTES, Call, Cargo, Return
 from sandbox.guest import chain, lockdown, shared
+from sandbox.kernel import calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sandbox.contract import CallKind
-    from sandbox.guest.lockdown import Seat
+    from sandbox.guest.lockdown import Plan, Seat
 
 STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
@@ -34,6 +40,7 @@ class Home(NamedTuple):
 
     wire: Channel
     streams: tuple[io.TextIOWrapper, ...]  # stdout, stderr
+    threads: Threads
 
 
 def furnish(elsewhere: Sequence[str]) -> Home:
@@ -54,33 +61,52 @@ def furnish(elsewhere: Sequence[str]) -> Home:
     sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
     sys.meta_path.insert(0, _Elsewhere(wire))
-    return Home(wire, (out, err))
+    return Home(wire, (out, err), Threads())
 
 
 def live(seat: Seat, channel: int, home: Home) -> NoReturn:
-    """Lock down, wait for the job, run it, reply. The process ends here whatever happens."""
-    wire = home.wire
+    """Lock down, do what is ordered. The process ends here whatever happens."""
     try:
         os.dup2(channel, lockdown.CHANNEL)
         lockdown.lock(seat)
-        _differ()
-        code = b""
-        while (frame := wire.receive())[:1] in {b"W", b"P"}:
-            if frame[:1] == b"P":
-                code = _early(frame[1:], seat)
-            else:  # touch what a job will touch first
-                chain.run_chain(shared.warm_code(-1), shared.WARM_BODY, shared.Nobody())
-        if frame[:1] == b"J":
-            reply = _run(frame[1:], seat, code, wire)
-            for stream in home.streams:  # ours, whatever the code put in their place
-                with contextlib.suppress(Exception):  # it may have closed them
-                    stream.flush()
-            wire.send(b"R", reply)
-            while wire.receive():  # to be measured and killed; a child that is gone has no usage to read
-                pass
+        _obey(seat, home)
     except BaseException:  # a child has nobody to raise to; its end without a reply is the report
         os._exit(70)
     os._exit(0)
+
+
+def drill(plan: Plan, home: Home, turn: int) -> None:
+    """A child's life once more, here: locked down by calls that do nothing, with a job that is in its channel already."""
+    lockdown.rehearse(plan)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, calls.harmless():
+        theirs.sendall(shared.drill_order(turn))
+        theirs.shutdown(socket.SHUT_WR)
+        home.wire.fd = ours.fileno()
+        _obey(lockdown.Seat(plan, serial=0, parent=0), home)
+    home.wire.fd = lockdown.CHANNEL
+    gc.disable()
+
+
+def _obey(seat: Seat, home: Home) -> None:
+    """Wait for the job, run it, reply; until end of file."""
+    wire = home.wire
+    _differ()
+    code = b""
+    while (frame := wire.receive())[:1] in {b"W", b"P"}:
+        if frame[:1] == b"P":
+            code = _early(frame[1:], seat, home)
+        else:  # touch what a job will touch first
+            warm = shared.warm_job()
+            chain.run_chain(warm.code, warm.body, shared.Nobody())
+    if frame[:1] == b"J":
+        reply = _run(frame[1:], seat, code, home)
+        for stream in home.streams:  # ours, whatever the code put in their place
+            with contextlib.suppress(Exception):  # it may have closed them
+                stream.flush()
+        wire.send(b"R", reply)
+        while wire.receive():  # to be measured and killed; a child that is gone has no usage to read
+            pass
 
 
 def _differ() -> None:
@@ -92,44 +118,47 @@ def _differ() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _early(order: bytes, seat: Seat) -> bytes:
+def _early(order: bytes, seat: Seat, home: Home) -> bytes:
     """Compile code whose job is yet to come, under that job's limits. The code."""
     code = order[lockdown.CAPS.size :]
-    _cap(order, seat)
+    _cap(order, seat, home)
     chain.compile_early(code)
     return code
 
 
-def _run(order: bytes, seat: Seat, code: bytes, wire: Channel) -> bytes:
+def _run(order: bytes, seat: Seat, code: bytes, home: Home) -> bytes:
     """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
     cargo = Cargo.of(order[lockdown.CAPS.size :])
     if not code:
-        _cap(order, seat)
-    return chain.run_chain(code or cargo.code, cargo.body, wire, wire.history if cargo.history else None)
+        _cap(order, seat, home)
+    return chain.run_chain(code or cargo.code, cargo.body, home.wire, home.wire.history if cargo.history else None)
 
 
-def _cap(order: bytes, seat: Seat) -> None:
+def _cap(order: bytes, seat: Seat, home: Home) -> None:
     own_uid = any(layer.name == "own_uid" for layer in seat.plan.layers)
-    _limit_threads(lockdown.cap(order[: lockdown.CAPS.size], own_uid=own_uid))
+    home.threads.most = lockdown.cap(order[: lockdown.CAPS.size], own_uid=own_uid)
 
 
-def _limit_threads(most: int) -> None:
+class Threads:
     """An ordinary RuntimeError at the limit. Courtesy, not the wall: the supervisor caps or counts."""
-    start = _thread.start_new_thread
 
-    def start_new_thread(*arguments: Any) -> int:  # whatever the original takes
-        if _thread._count() >= most:  # the interpreter's own count
-            raise RuntimeError(f"can't start new thread: {most} are running (limit threads)")
-        return start(*arguments)
+    def __init__(self) -> None:
+        self.most = 0
+        self._start = _thread.start_new_thread
+        _thread.start_new_thread = self.start
+        threading._start_new_thread = self.start  # type: ignore[attr-defined]
 
-    _thread.start_new_thread = start_new_thread
-    threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]
+    def start(self, *arguments: Any) -> int:  # whatever the original takes
+        if _thread._count() >= self.most:  # the interpreter's own count
+            raise RuntimeError(f"can't start new thread: {self.most} are running (limit threads)")
+        return self._start(*arguments)
 
 
 class Channel:
     """Frames to and from the supervisor; any thread may send, one at a time reads."""
 
     def __init__(self, elsewhere: Sequence[str]) -> None:
+        self.fd = lockdown.CHANNEL
         self.elsewhere = frozenset("google" if name.startswith("google.") else name for name in elsewhere)
         self._sending = threading.Lock()
         self._arrived = threading.Condition()
@@ -144,7 +173,7 @@ class Channel:
         data = memoryview(codec.frame(tag + payload))
         with self._sending:
             while data:
-                data = data[os.write(lockdown.CHANNEL, data) :]
+                data = data[os.write(self.fd, data) :]
 
     def receive(self) -> bytes:
         """The next frame's bytes; b'' at end of file."""
@@ -204,7 +233,7 @@ class Channel:
             os._exit(70)
         pieces = bytearray()
         while len(pieces) < size:
-            piece = os.read(lockdown.CHANNEL, size - len(pieces))
+            piece = os.read(self.fd, size - len(pieces))
             if not piece:
                 return b""
             pieces += piece

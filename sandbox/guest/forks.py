@@ -9,16 +9,20 @@ import os
 import select
 import socket
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from sandbox.guest import child, lockdown, mappings, proof, shared
+from sandbox.guest import child, imports, lockdown, mappings, proof, shared
 from sandbox.kernel import calls
 from sandbox.policy import naming_filter
 
 if TYPE_CHECKING:
     from sandbox.guest.child import Home
     from sandbox.guest.lockdown import Plan
+    from sandbox.guest.shared import Ground
 
+
+ONCE = (__name__, child.__name__, lockdown.__name__, calls.__name__)
+"""Modules with code that a child runs and the zygote cannot."""
 
 ENDS_KEPT = 256
 """How many children ago one may have ended whose end is still known."""
@@ -43,12 +47,16 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
     proof.prove(plan, fork, readable)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
-    shared.share(plan, once=(child.__name__, calls.__name__, __name__))
-    zygote = Zygote(plan, pids, child.furnish(orders["elsewhere"]), maps)
+    imports.close_doors()
+    home = child.furnish(orders["elsewhere"])
+    ground = shared.share(functools.partial(child.drill, plan, home), ONCE, maps)
+    zygote = Zygote(plan, pids, home, ground)
     zygote.rehearse()
     mappings.merge(maps)
-    mappings.collapse(maps)
+    mappings.collapse(maps, *ground)
     mappings.thicken(maps)
+    mappings.let_go(maps)
+    maps.close()
     return zygote
 
 
@@ -73,12 +81,12 @@ class Zygote:
     share: its loop makes few objects.
     """
 
-    def __init__(self, plan: Plan, pids: int | None, home: Home, maps: TextIO) -> None:
-        """`pids`: this process's own pid namespace, where each child gets another."""
+    def __init__(self, plan: Plan, pids: int | None, home: Home, ground: Ground) -> None:
+        """`pids`: this process's own pid namespace, where each child gets another. `ground`: see `shared`."""
         self.plan = plan
         self._pids = pids
         self._home = home
-        self._maps = maps
+        self._ground = ground
         self._pid = os.getpid()
         self._epoll = select.epoll()
         self._begin()
@@ -104,10 +112,7 @@ class Zygote:
 
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
-        mappings.let_go(self._maps)
-        self._maps.close()
-        shared.clear_ground()
-        shared.new_arena()
+        shared.clear_ground(self._ground)
         self._begin()  # again, on fresh pages
         gc.freeze()  # no child looks through what came since
         self._loop(control)

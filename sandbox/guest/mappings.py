@@ -33,8 +33,8 @@ _READ, _WRITE, _EXECUTE = 1, 2, 4
 _PRIVATE, _ANONYMOUS, _MAY_MOVE, _FIXED = 0x02, 0x20, 1, 2
 _FAILED = ctypes.c_void_p(-1).value
 _MADV_DONTNEED, _MADV_COLLAPSE = 4, 25  # the second since Linux 6.1
-_HUGE = 2 * 1024 * 1024
-_MOST = 3 * _HUGE
+HUGE = 2 * 1024 * 1024
+_MOST = 3 * HUGE
 _EVERY_CHILD = ("libpython", "python3")  # by their files' names
 
 
@@ -73,6 +73,11 @@ def _mappings(maps: TextIO) -> list[Mapping]:
     return found
 
 
+def spans(maps: TextIO) -> list[range]:
+    """The addresses of each mapping."""
+    return [range(one.start, one.end) for one in _mappings(maps)]
+
+
 def merge(maps: TextIO) -> None:
     """Give what lies side by side in one file one protection: the kernel makes it one mapping."""
     for piece in _pieces(_mappings(maps)):
@@ -99,13 +104,14 @@ def _pieces(all_: Iterable[Mapping]) -> list[list[Mapping]]:
     return [piece for piece in pieces if len(piece) > 1]
 
 
-def collapse(maps: TextIO) -> None:
-    """Huge pages under whatever is the process's own and large enough."""
+def collapse(maps: TextIO, *small: range) -> None:
+    """Huge pages under whatever is the process's own and large enough, but for what is to stay `small`."""
     for one in _mappings(maps):
         if one.mode != "rw-p" or one.path not in {"", "[heap]"}:
             continue
-        for start in range(-(-one.start // _HUGE) * _HUGE, one.end - _HUGE + 1, _HUGE):
-            _libc.madvise(start, _HUGE, _MADV_COLLAPSE)
+        for start in range(-(-one.start // HUGE) * HUGE, one.end - HUGE + 1, HUGE):
+            if not any(part.start < start + HUGE and start < part.stop for part in small):
+                _libc.madvise(start, HUGE, _MADV_COLLAPSE)
 
 
 def thicken(maps: TextIO) -> None:
@@ -117,21 +123,21 @@ def thicken(maps: TextIO) -> None:
     if MACHINE != "x86_64":
         return
     for one in _mappings(maps):
-        start, end = -(-one.start // _HUGE) * _HUGE, one.end // _HUGE * _HUGE
+        start, end = -(-one.start // HUGE) * HUGE, one.end // HUGE * HUGE
         if one.mode == "r-xp" and os.path.basename(one.path).startswith(_EVERY_CHILD) and 0 < end - start <= _MOST:
             _replace(start, end - start)
 
 
 def _replace(address: int, size: int) -> None:
-    room = _libc.mmap(None, size + _HUGE, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
+    room = _libc.mmap(None, size + HUGE, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
     if room == _FAILED:
         return
-    copy = -(-room // _HUGE) * _HUGE
+    copy = -(-room // HUGE) * HUGE
     ctypes.memmove(copy, address, size)
     _libc.madvise(copy, size, _MADV_COLLAPSE)
     if not _libc.mprotect(copy, size, _READ | _EXECUTE):
         _libc.mremap(copy, size, size, _MAY_MOVE | _FIXED, address)
-    _libc.munmap(room, size + _HUGE)  # what is left of it; all of it where the kernel refused
+    _libc.munmap(room, size + HUGE)  # what is left of it; all of it where the kernel refused
 
 
 def let_go(maps: TextIO) -> None:

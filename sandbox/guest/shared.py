@@ -3,17 +3,16 @@
 A fork copies no memory, but the first write to a page does, and costs microseconds each; CPython
 writes to an object by looking at it, because it counts references. So before the first fork:
 
-    doors      do once what every child would do to `sys.modules`
-    warm       walk the lockdown with calls that do nothing, and run the runtime, often enough that caches
-               are filled and bytecode is specialized here
+    warm       do what a child does, often enough that caches are filled and bytecode is specialized here
+    clear      use up the free room on shared pages, and take fresh memory for what comes
     gather     bytecode that cannot be specialized counts how often it ran, in the code itself: put all
-               such code side by side, so that the counts are on few pages
+               such code side by side there, so that the counts are on few pages
     immortal   give every object the reference count that CPython 3.12 never changes (PEP 683 was
                made for servers that fork)
     freeze     and put them where the cycle collector does not write to them either
-    clear      use up the free room on shared pages, so that new objects lie together on new ones
+    clear      use up the free room once more, because of what came since
 
-`mappings` does the rest. Together they take a child from 850 page faults to 270. An object that is immortal is never
+`mappings` does the rest. Together they take a child from 850 page faults to 190. An object that is immortal is never
 freed: in the zygote, and for the few milliseconds a child lives, that is what we want.
 """
 
@@ -21,34 +20,58 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import sys
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sandbox.guest import chain, imports, lockdown
+from sandbox import codec
+from sandbox.contract import Job
+from sandbox.guest import chain, lockdown, mappings
+from sandbox.hooks import HOOKS
 from sandbox.invocation import Code, Invocation, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from typing import TextIO
 
     from sandbox.contract import CallKind, Return
-    from sandbox.guest.lockdown import Plan
 
 ROUNDS = 60
 """Runs of the warm-up here: bytecode is specialized after a handful, and the second tier of caches after more."""
 
-_IMMORTAL = 0xFFFFFFFF  # _Py_IMMORTAL_REFCNT of CPython 3.12, 64 bit
+# Of CPython 3.12, 64 bit:
+_IMMORTAL = 0xFFFFFFFF  # _Py_IMMORTAL_REFCNT
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_MA_KEYS = 32  # offset in PyDictObject
 
-WARM_BODY = Invocation(
-    hook="before_agent_callback",
-    context={"variables": {}, "events": [], "session_id": "", "agent_name": "", "invocation_id": ""},
-).encode()
+_SAID = {"role": "user", "parts": [{"text": "a"}]}
+_CONTEXT = {"variables": {"a": 0}, "user_content": _SAID, "session_id": "", "agent_name": "", "invocation_id": ""}
+_TOOL: dict[str, Any] = {"tool": {"name": "a"}, "input": {"a": 1}}
+_TURN = {
+    "before_agent_callback": {},
+    "before_model_callback": {"llm_request": {"contents": [_SAID]}},
+    "after_model_callback": {"llm_response": {"content": _SAID}},
+    "before_tool_callback": _TOOL,
+    "after_tool_callback": {**_TOOL, "tool_response": {"a": 1}},
+}
+"""The arguments of the hooks of a turn, which come again and again."""
+
+_counter = itertools.count(1)
 
 
-def warm_code(turn: int) -> bytes:
-    """Another text each time: compiling is part of what is warmed."""
-    text = f"def before_agent_callback(callback_context):\n    callback_context.state['a'] = {turn}\n"
-    return Code(sources=(Source(name="warm", text=text),)).encode()
+def warm_job(hook: str = "before_agent_callback", first: str = "pass") -> Job:
+    """A callback of `hook` that does what most do. Another text each time: compiling is part of what is warmed."""
+    taken = ", ".join(parameter.name for parameter in HOOKS[hook].positional("ces"))
+    text = f"def {hook}({taken}):\n    {first}\n    callback_context.state['a'] = {next(_counter)}\n"
+    code = Code(sources=(Source(name="warm", text=text),))
+    return Job("", code.encode(), Invocation(hook=hook, context=_CONTEXT, arguments=_TURN[hook]).encode())
+
+
+def drill_order(turn: int) -> bytes:
+    """A job as it comes over the channel; the hooks take turns."""
+    hook = list(_TURN)[turn % len(_TURN)]
+    return codec.frame(b"J" + lockdown.CAPS.pack(0, 0, 0) + warm_job(hook, "print(callback_context.state)").cargo)
 
 
 class Nobody:
@@ -61,37 +84,90 @@ class Nobody:
         raise AssertionError(package)
 
 
-def share(plan: Plan, once: Collection[str]) -> None:
-    """All of it, before the first fork. `once`: modules whose code runs once in each child, so it is never specialized."""
-    imports.close_doors()
-    _warm_up(plan)
-    clear_ground()
-    _gather(plan, once)
-    _warm_up(plan)
-    chain.forget()
+class Ground(NamedTuple):
+    """The fresh memory, which every child writes to."""
+
+    arena: range  # of CPython's allocator
+    heap: range  # of the C library
+
+
+def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> Ground:
+    """All of it, before the first fork, and where the fresh memory is. `drill`: do what a child does, in the nth turn.
+
+    `once`: modules with code that only a child itself can run, so that it is never specialized.
+    """
+    _repeat(drill)
+    written = _written(drill, once)
+    known = mappings.spans(maps)
+    filler = _use_up_pools(lambda address: not any(address in span for span in known))
+    arena = id(filler[-1]) // _POOL * _POOL
+    _use_up_blocks()
+    heap = _use_up_heap()
+    ground = Ground(range(arena, arena + _ARENA - _POOL), range(heap, heap + _LARGEST_HEAP))
+    _gather(written)
+    del filler  # for what comes and goes now
+    _repeat(drill)
     gc.collect()
     gc.disable()
     _immortalize()
     gc.freeze()
+    return ground
 
 
-def _warm_up(plan: Plan, rounds: int = ROUNDS) -> None:
-    for turn in range(rounds):
-        lockdown.rehearse(plan)
-        chain.run_chain(warm_code(turn), WARM_BODY, Nobody())
+def _names_offset() -> int:
+    """Where in a class the address of that table is: an instance's dict has it, too."""
+
+    class Probe:
+        def __init__(self) -> None:
+            self.name = 0
+
+    table = _word(id(vars(Probe())) + _MA_KEYS)
+    size: int = type.__basicsize__  # type: ignore[assignment]  # it is one
+    return next(at for at in range(0, size, 8) if _word(id(Probe) + at) == table)
 
 
-def _gather(plan: Plan, once: Collection[str]) -> None:
-    """Copies of all code that a run writes to, made one after the other, in place of the originals."""
+def _word(address: int) -> int:
+    return ctypes.c_size_t.from_address(address).value
+
+
+def clear_ground(ground: Ground) -> None:
+    """Use up the free room in pages that are shared, so that what comes next lies together on those of `ground`."""
+    gc.collect()  # which empties the lists of tuples, dicts and floats to be used again
+    _USED_UP.extend(_use_up_pools(lambda address: address in ground.arena))
+    _use_up_blocks()
+    _use_up_heap()
+    if _GLIBC:  # large blocks of a job's own may be used again from now on (see `zygote.ENVIRONMENT`)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 4 * _ROOM)
+        _libc.mallopt(_M_TRIM_THRESHOLD, 8 * _ROOM)
+
+
+def _repeat(drill: Callable[[int], None]) -> None:
+    gc.freeze()  # the collector is on in a drill, and has better things to do
+    for turn in range(ROUNDS):
+        drill(turn)
+        chain.forget()
+    gc.unfreeze()
+
+
+def _written(drill: Callable[[int], None], once: Collection[str]) -> list[FunctionType]:
+    """The functions to whose code a run writes."""
     functions = [found for found in gc.get_objects() if type(found) is FunctionType]
-    before = {id(code): (code, _counts(code)) for function in functions for code in _with_inner(function.__code__)}
-    _warm_up(plan, rounds=1)
-    written = {key for key, (code, counts) in before.items() if _counts(code) != counts}
-    written |= {id(function.__code__) for function in functions if function.__module__ in once}
+    before = [[_counts(code) for code in _with_inner(function.__code__)] for function in functions]
+    for turn in range(len(_TURN)):
+        drill(turn)
+    return [
+        function
+        for function, counts in zip(functions, before, strict=True)
+        if function.__module__ in once or counts != [_counts(code) for code in _with_inner(function.__code__)]
+    ]
+
+
+def _gather(functions: Sequence[FunctionType]) -> None:
+    """Copies of their code, made one after the other, in place of the originals."""
+    originals = [function.__code__ for function in functions]
     copies: dict[int, CodeType] = {}
-    for function in functions:
-        if any(id(code) in written for code in _with_inner(function.__code__)):
-            function.__code__ = _copy(function.__code__, copies)
+    for function, original in zip(functions, originals, strict=True):
+        function.__code__ = _copy(original, copies)
 
 
 def _counts(code: CodeType) -> int:
@@ -117,9 +193,11 @@ def _copy(code: CodeType, copies: dict[int, CodeType]) -> CodeType:
 def _immortalize() -> None:
     """Every object that can be reached from one the collector knows: most strings and numbers it does not.
 
-    What is immortal already has been here; a set of the visited would leave ten megabytes of holes.
+    What is immortal already has been here; a set of the visited would leave ten megabytes of holes. The
+    table of attribute names that a class's instances share counts its users too.
     """
     count_of = ctypes.c_uint32.from_address
+    names_of = _names_offset()
     todo: list[object] = gc.get_objects()
     while todo:
         found = todo.pop()
@@ -128,53 +206,79 @@ def _immortalize() -> None:
             continue
         count.value = _IMMORTAL
         todo += gc.get_referents(found)
-        if isinstance(found, CodeType):  # which the collector does not look into
+        if isinstance(found, type) and found.__flags__ & _HEAP_TYPE and (table := _word(id(found) + names_of)):
+            ctypes.c_ssize_t.from_address(table).value = _IMMORTAL
+        elif isinstance(found, dict):
+            todo += dict.keys(found)
+        elif isinstance(found, CodeType):  # neither of which the collector looks into
             todo += (found.co_consts, found.co_names, found.co_varnames, found.co_freevars, found.co_cellvars)
             todo += (found.co_filename, found.co_name, found.co_qualname)
 
 
-def clear_ground() -> None:
-    """Use up the free room in pages that are shared, so that what comes next lies together on fresh ones.
+def _use_up_pools(fresh: Callable[[int], bool]) -> list[object]:
+    """Of CPython's allocator, every free pool up to one at a fresh address. What fills them.
 
-    Of CPython's allocator: for each size, every block up to the first of an untouched pool. Of the C
-    library's: everything below the end of its heap. None of it is given back. Of each at most `_ROOM`
-    bytes: on an allocator that is made otherwise this is no use, and must not be without end.
+    On an allocator that is made otherwise this is no use, and must not be without end.
     """
-    gc.collect()  # which empties the lists of tuples, dicts and floats to be used again
-    blocks_in = ctypes.c_uint32.from_address  # a pool begins with their number
-    for size in range(_ALIGNMENT * 3, _LARGEST_SMALL + 1, _ALIGNMENT):
+    filler: list[object] = []
+    for _ in range(4 * _ROOM // _LARGEST_SMALL):
+        filler.append(_block(_LARGEST_SMALL))
+        if fresh(id(filler[-1])):
+            break
+    return filler
+
+
+def _use_up_blocks() -> None:
+    """For each size, every free block up to the first of an untouched pool."""
+    for size in range(_ALIGNMENT, _LARGEST_SMALL + 1, _ALIGNMENT):
         for _ in range(_ROOM // size):
-            block = bytes(size - _BYTES_HEAD)
-            if blocks_in(id(block) // _POOL * _POOL).value == 1:
-                break
+            block = _block(size)
             _USED_UP.append(block)
+            if _in_its_pool(block) < _FEW:
+                break
     _KEPT.extend(tuple([None] * size) for size in range(1, 20) for _ in range(50))  # what was freed since
     _KEPT.extend(slice(None) for _ in range(2))
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-    libc.free.argtypes = (ctypes.c_void_p,)
-    end = libc.malloc(_MAPPED_APART // 2)
-    for size in (*(_MAPPED_APART >> n for n in range(1, 8)), *range(_LARGEST_BIN, 0, -_ALIGNMENT)):
-        for _ in range(_ROOM // size):
-            if (block := libc.malloc(size)) is None or block >= end:
-                libc.free(block)
-                break
-    libc.free(end)
 
 
-def new_arena() -> None:
-    """Use up pools until one is of an arena made for it, so that no huge page is written to any more."""
-    for _ in range(4 * _ROOM // _LARGEST_SMALL):
-        block = bytes(_LARGEST_SMALL - _BYTES_HEAD)
-        _USED_UP.append(block)
-        if id(block) % _ARENA < _POOL * 2:
+def _block(size: int) -> object:
+    """An object of `size` bytes to CPython's allocator."""
+    if size == _ALIGNMENT:
+        return object()
+    return float(size) if size == 2 * _ALIGNMENT else bytes(size - _BYTES_HEAD)
+
+
+def _in_its_pool(block: object) -> int:
+    """How many blocks are in use there, those for this very look included: a pool begins with their number."""
+    return ctypes.c_uint32.from_address(id(block) // _POOL * _POOL).value
+
+
+def _use_up_heap() -> int:
+    """Of the C library, everything free below the end of its heap. That end; 0 where the library is another."""
+    if not _GLIBC:
+        return 0
+    limit, end = _libc.sbrk(0), 0
+    for _ in range(_MOST_HEAP // _LARGE):
+        if (end := _libc.malloc(_LARGE)) >= limit:
             break
+    for size in (*(_LARGE >> n for n in range(1, 7)), *range(_LARGEST_BIN, 0, -_ALIGNMENT)):
+        for _ in range(_ROOM // size):
+            if _libc.malloc(size) >= end:
+                break  # it is kept as well: given back it would be the first to be had again
+    return int(end)
 
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+_libc.sbrk.restype, _libc.sbrk.argtypes = ctypes.c_void_p, (ctypes.c_ssize_t,)
+_GLIBC = hasattr(_libc, "gnu_get_libc_version")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _ROOM = 1024 * 1024
 _ALIGNMENT, _LARGEST_SMALL = 16, 512  # of CPython's allocator
 _ARENA, _POOL = 1024 * 1024, 16 * 1024
+_FEW = 4
 _BYTES_HEAD = sys.getsizeof(b"")
-_MAPPED_APART, _LARGEST_BIN = 128 * 1024, 1032  # of the C library's
-_USED_UP: list[bytes] = []
+_LARGE, _LARGEST_BIN = 64 * 1024, 1032  # of the C library's; a block twice as large would not be in its heap
+_LARGEST_HEAP, _MOST_HEAP = 1 << 30, 1 << 24
+_USED_UP: list[object] = []
 _KEPT: list[object] = []

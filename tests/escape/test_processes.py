@@ -15,8 +15,7 @@ TOO_MANY_THREADS = "policy_violation threads, limit 16 (limit threads)"
 _RAW_THREADS = """
 import _thread, threading, time
 start = _thread.start_new_thread
-for cell in getattr(start, '__closure__', None) or ():  # Python's own, from behind the polite one
-    start = cell.cell_contents if callable(cell.cell_contents) else start
+start = getattr(start.__self__, '_start', start)  # Python's own, from behind the polite one
 threading.stack_size(32768)
 for _ in range(64):
     start(time.sleep, (9,))
