@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from dispatcher.documents import spell
 from dispatcher.session import Session
+from sandbox import misfit
 from sandbox.ces import Content, Event
 from sandbox.contract import LIMIT_NAMES
 from sandbox.errors import InputError, SettingsError
@@ -47,10 +48,9 @@ def session(document: Document, path: Path = (), **defaults: Any) -> Session:  #
         try:
             model.model_validate(value)
         except ValidationError as error:
-            problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            loc = (*place, *problem["loc"])
-            why = f"context: {'.'.join(map(str, loc))}: {problem['msg'].removeprefix('Value error, ')}"
-            raise _at(document, why, path, loc) from error
+            wrong = misfit.first(error, value)
+            at = (*place, *wrong.path)
+            raise _at(document, f"context: {misfit.dotted(at)}: {wrong.why}", path, at) from error
     return found
 
 
@@ -82,18 +82,17 @@ def validate[M: BaseModel](model: type[M], value: object, document: Document, pa
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        # A misspelt key is also a missing one; the spelling is what helps.
-        problem = next((found for found in problems if found["type"] == "extra_forbidden"), problems[0])
-        loc = problem["loc"]
-        if problem["type"] == "extra_forbidden":
-            there = f"; there are: {', '.join(model.model_fields)}" if len(loc) == 1 else f" {spell(loc[:-1])}"
-            why = f"unknown key {loc[-1]!r} in {what}{there}"
-        elif problem["type"] == "missing":
-            raise document.error(f"{what} needs {loc[-1]!r}", *path) from error
+        wrong = misfit.first(error, value)
+        *above, last = wrong.path or ("",)
+        place = f" {spell(tuple(above))}" if above else ""
+        if wrong.kind == "extra_forbidden":
+            there = place or f"; there are: {', '.join(model.model_fields)}"
+            why = f"unknown key {last!r} in {what}{there}"
+        elif wrong.kind == "missing":
+            why = f"{what}{place} needs {last!r}"
         else:
-            why = f"{what}: {'.'.join(map(str, loc))}: {problem['msg'].removeprefix('Value error, ')}"
-        raise _at(document, why, path, loc) from error
+            why = f"{what}: {wrong}"
+        raise _at(document, why, path, wrong.path) from error
 
 
 def _at(document: Document, why: str, path: Path, loc: Path) -> InputError:

@@ -9,12 +9,12 @@ raises ModelFailed where it cannot. `ScriptedModel` is for cases, tests and tryi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from dispatcher.resources import ModelSettings
-from sandbox import ces
+from sandbox import ces, misfit
 from sandbox.errors import InputError, ModelFailed
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ class _Call(BaseModel):
     args: dict[str, Any] = {}
 
 
+def _part(value: dict[str, Any]) -> dict[str, Any]:
+    ces.Part.model_validate(value)
+    return value
+
+
 class Line(BaseModel):
     """One response of a script as people write it: text, calls, or whole parts; or the error it fails with."""
 
@@ -96,7 +101,7 @@ class Line(BaseModel):
 
     text: str | None = None
     calls: list[_Call] = []
-    parts: list[dict[str, Any]] | None = None
+    parts: list[Annotated[dict[str, Any], AfterValidator(_part)]] | None = None
     chunks: list[str] = []  # partial outputs before it
     error: str | None = None
 
@@ -110,11 +115,6 @@ class Line(BaseModel):
         said = self.text is not None or bool(self.calls)
         if (self.parts is not None) + said + (self.error is not None) != 1:
             raise ValueError("a model's response is one of: text and calls, parts, error")
-        for index, part in enumerate(self.parts or []):
-            try:
-                ces.Part.model_validate(part)
-            except ValidationError as problem:
-                raise ValueError(f"parts[{index}]: {problem.errors()[0]['msg']}") from problem
         return self
 
     def response(self) -> Plain | Exception:
@@ -129,10 +129,12 @@ class Line(BaseModel):
 
 def scripted(*lines: object) -> list[Plain | Exception]:
     """Responses from a script: text, or `{text, calls: [{name, args}]}`, `{parts}`, `{error}`. Raises InputError."""
+    return [_line(line, index).response() for index, line in enumerate(lines)]
+
+
+def _line(value: object, index: int) -> Line:
     try:
-        return [Line.model_validate(line).response() for line in lines]
+        return Line.model_validate(value)
     except ValidationError as problem:
-        first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise InputError(
-            "script", f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
-        ) from problem
+        wrong = misfit.first(problem, value)
+        raise InputError(misfit.dotted(("script", index, *wrong.path)), wrong.why) from problem

@@ -17,7 +17,7 @@ from dispatcher.contents import TRANSFER
 from dispatcher.lines import Stop
 from dispatcher.model import Ask
 from dispatcher.resources import key, named
-from sandbox import ces
+from sandbox import ces, misfit
 from sandbox.errors import TurnError
 from sandbox.hooks import HOOKS
 
@@ -89,7 +89,7 @@ class Passes:
         except TurnError as problem:
             error = problem.why
         except ValidationError as problem:
-            error = f"what the model gave is no LlmResponse: {problem.errors()[0]['msg']}"
+            error = f"what the model gave is no LlmResponse: {misfit.first(problem, one)}"
         except Exception as problem:
             error = f"{type(problem).__name__}: {problem}"
         shown = name or ask.request.get("model") or "model"

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dispatcher import contents, expect, inputs
 from dispatcher.model import Line
 from dispatcher.transcript import Ending, Turn
-from sandbox import ces
+from sandbox import ces, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -104,9 +104,9 @@ def _said(spec: _Spec, document: Document, path: inputs.Path) -> Plain:
     try:
         return {"role": "user", **ces.dump(ces.load(ces.Content, spec.content))}
     except ValidationError as problem:
-        first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
-        why = f"turn: content.{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise document.error(why, *path, "content") from problem
+        wrong = misfit.first(problem, spec.content)
+        at = ("content", *wrong.path)
+        raise document.error(f"turn: {misfit.dotted(at)}: {wrong.why}", *path, "content") from problem
 
 
 def _expected(spec: _Spec, document: Document, path: inputs.Path) -> Plain:

@@ -14,7 +14,6 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-from pydantic import ValidationError
 
 from sandbox.errors import FrameTooLarge, ProtocolError
 
@@ -155,12 +154,3 @@ class FrameReader:
     def pending(self) -> int:
         """Bytes of a frame that is not complete yet."""
         return len(self._buffer)
-
-
-def first_problem(error: Exception) -> str:
-    """The first thing wrong, on one line: `path: what`."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(step) for step in problem["loc"])
-    return f"{where}: {problem['msg']}" if where else str(problem["msg"])

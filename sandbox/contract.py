@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from sandbox import codec
+from sandbox import codec, misfit
 from sandbox.errors import ProtocolError, SettingsError
 
 PROTOCOL = 1
@@ -300,7 +300,7 @@ def _load[T](cls: type[T], data: bytes, limit: int) -> T:
     try:
         message: T = _ADAPTERS[cls].validate_python(raw)
     except (ValidationError, SettingsError) as error:
-        raise ProtocolError(f"{what}: {codec.first_problem(error)}") from error
+        raise ProtocolError(f"{what}: {misfit.line(error, raw)}") from error
     return message
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from sandbox import misfit
 from sandbox.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,19 +89,19 @@ class Hook:
         names = [f"{p.name}=None" if p.optional else p.name for p in self.positional(dialect)]
         return f"{function or self.name}({', '.join(names)})"
 
-    def check(self, arguments: Mapping[str, object], dialect: Dialect = "ces") -> None:
-        """Raises InputError that names the argument which is missing or unknown."""
+    def check(self, arguments: Mapping[str, object], dialect: Dialect = "ces", where: str = "argument ") -> None:
+        """Raises InputError for an argument that is missing or unknown; its `where` is `where` and the name."""
         allowed = self.argument_names(dialect)
         takes = f"{self.name} takes {', '.join(allowed) or 'no arguments'}"
         for name in arguments:
             if name not in allowed:
-                raise InputError(f"argument {name}", f"unknown; {takes}")
+                raise InputError(f"{where}{name}", f"unknown; {takes}")
         failed = arguments.get("error") is not None
         for p in self.positional(dialect):
             if p.kind == "context" or p.optional or (p.is_result and failed):
                 continue
             if p.name not in arguments:
-                raise InputError(f"argument {p.name}", f"missing; {takes}")
+                raise InputError(f"{where}{p.name}", f"missing; {takes}")
 
 
 CONTEXT = Parameter("callback_context", "context")
@@ -388,13 +389,13 @@ def parse(hook: Hook, raw: Mapping[str, Any], dialect: Dialect = "ces", where: s
         if parameter is None:
             known = ", ".join(hook.argument_names(dialect)) or "no arguments"
             raise InputError(f"{where}.{key}", f"unknown; {hook.name} takes {known}")
-        at = f"{where}.{parameter.name}"
+        at = f"{where}.{key}"
         try:
             parsed[parameter.name] = ces.plain_argument(parameter.kind, value)
         except ValidationError as problem:
-            first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
-            raise InputError(".".join([at, *map(str, first["loc"])]), str(first["msg"])) from problem
+            wrong = misfit.first(problem, value)
+            raise InputError(misfit.dotted((at, *wrong.path)), wrong.why) from problem
         except ValueError as problem:
             raise InputError(at, str(problem)) from problem
-    hook.check(parsed, dialect)
+    hook.check(parsed, dialect, f"{where}.")
     return parsed

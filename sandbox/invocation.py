@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sandbox import codec
+from sandbox import codec, misfit
 from sandbox.contract import CONTEXT_BYTES
 from sandbox.errors import ProtocolError
 
@@ -32,7 +32,7 @@ class _Message(BaseModel):
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
-            raise ProtocolError(f"{cls.__name__.lower()}: {codec.first_problem(error)}") from error
+            raise ProtocolError(f"{cls.__name__.lower()}: {misfit.first(error, raw)}") from error
 
 
 class Source(BaseModel):

@@ -19,11 +19,14 @@ from pydantic import (
     Field,
     Tag,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
 from dispatcher.session import Session
-from sandbox.contract import Lane
+from sandbox import ces
+from sandbox.contract import Lane, Limits
+from sandbox.errors import SettingsError
 from sandbox.hooks import HOOKS
 from sandbox.invocation import Dialect, Fidelity
 
@@ -43,6 +46,20 @@ Id = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x
 """Any text but control characters: those are the gateway's own."""
 
 
+def _fits(model: type[ces.Model]) -> AfterValidator:
+    """Plain data of the runtime's shape: what is wrong inside has its whole path."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        model.model_validate(value)
+        return value
+
+    return AfterValidator(check)
+
+
+Content = Annotated[dict[str, Any], _fits(ces.Content)]
+Event = Annotated[dict[str, Any], _fits(ces.Event)]
+
+
 class Body(BaseModel):
     """Of a request."""
 
@@ -59,6 +76,8 @@ class SessionBody(Session):
     )
 
     session_id: Id
+    user_content: Content | None = None
+    events: list[Event] = Field(default=[])
 
 
 class LimitsBody(Body):
@@ -71,6 +90,17 @@ class LimitsBody(Body):
     reply_bytes: Annotated[int, Field(gt=0)] | None = None
     calls: Annotated[int, Field(ge=0)] | None = None
     threads: Annotated[int, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> LimitsBody:
+        try:
+            self.filled()
+        except SettingsError as problem:
+            raise ValueError(str(problem)) from problem
+        return self
+
+    def filled(self) -> Limits:
+        return Limits.of(**self.model_dump(exclude_none=True))
 
 
 class CodeBody(Body):
@@ -128,7 +158,7 @@ class TurnBody(Asked):
     `{text, calls: [{name, args}]}`, `{parts}`, `{error}`. `app` may be left out where only one is loaded.
     """
 
-    said: str | dict[str, Any]
+    said: str | Content
     app: str | None = None
     agent: str | None = None
     variables: dict[str, Any] = {}

@@ -232,16 +232,17 @@ def _parse(model: type[BaseModel], data: bytes) -> BaseModel:
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        raise problems.of_validation(error) from error
+        raise problems.of_validation(error, document.value) from error
 
 
 def _session_id(incoming: Incoming) -> str:
     if "session_id" not in incoming.path_params:
         return ""
+    given = incoming.path_params["session_id"]
     try:
-        return SESSION_ID.validate_python(incoming.path_params["session_id"])
+        return SESSION_ID.validate_python(given)
     except ValidationError as error:
-        raise problems.of_validation(error, "session_id") from error
+        raise problems.of_validation(error, given, "session_id") from error
 
 
 def _idempotency_key(incoming: Incoming) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from sandbox import misfit
 from sandbox.errors import (
     HookpoolError,
     InputError,
@@ -95,12 +96,9 @@ def of(error: HookpoolError) -> Refused:
     return Refused(500, "the gateway failed; its log says why, under this request's id")
 
 
-def of_validation(error: ValidationError, *above: str) -> Refused:
-    """The first thing that is wrong with a body, or with what is `above` in it; a misspelt key before the missing
-    one that it also is.
-    """
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
-    where = ".".join(map(str, (*above, *problem["loc"]))) or "body"
-    why = {"extra_forbidden": "unknown key", "missing": "is missing"}.get(problem["type"])
-    return Refused(422, f"{where}: {why or problem['msg'].removeprefix('Value error, ')}", {"where": where})
+def of_validation(error: ValidationError, value: object, *above: str) -> Refused:
+    """The first thing that is wrong with `value`, which is the body, or what is `above` in it."""
+    wrong = misfit.first(error, value)
+    where = misfit.dotted((*above, *wrong.path)) or "body"
+    why = {"extra_forbidden": "unknown key", "missing": "is missing"}.get(wrong.kind, wrong.why)
+    return Refused(422, f"{where}: {why}", {"where": where})

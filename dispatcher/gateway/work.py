@@ -10,26 +10,27 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
-from dispatcher import code, inputs
+from dispatcher import code
 from dispatcher.aio import AsyncDispatcher
 from dispatcher.dispatcher import Dispatcher, Profile
-from dispatcher.documents import Document
 from dispatcher.gateway import bodies, problems, scope
 from dispatcher.gateway.bodies import Health, InvocationBody, LoadedBody, SessionView, TurnBody
 from dispatcher.gateway.once import Answer, once
 from dispatcher.gateway.problems import Refused
 from dispatcher.model import ScriptedModel, scripted
 from dispatcher.resources import named
+from dispatcher.session import Session
 from dispatcher.store import MemoryStore, newest
 from dispatcher.tools import AppTools
 from dispatcher.transcript import Turn
 from dispatcher.turn import Conversation
 from dispatcher.verdict import Verdict
 from sandbox import ces, wire
-from sandbox.contract import Limits, Status
-from sandbox.errors import PoolError
+from sandbox.contract import Status
+from sandbox.errors import CodeError, PoolError
+from sandbox.hooks import HOOKS, parse
 from sandbox.host import Closed
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from dispatcher.gateway.once import Answers
     from dispatcher.model import Model
     from dispatcher.resources import App
-    from dispatcher.session import Session
     from dispatcher.store import Store
     from dispatcher.transport import Transport
     from sandbox.host import Host
@@ -139,7 +139,7 @@ def _invocation(backend: Backend, request: Request) -> tuple[float, Run]:
     profile = _profile(backend, request, body, lane=body.lane)
     sources, app = _sources(backend, body)
     session = _session(body)
-    arguments = inputs.arguments(Document("arguments", body.arguments), body.hook, body.dialect)
+    arguments = parse(HOOKS[body.hook], body.arguments, body.dialect)
     store = MemoryStore() if body.stateless else scope.of(backend.store, request.key.tenant)
     host: Host = Closed()
     if app is not None:
@@ -173,7 +173,7 @@ def _turn(backend: Backend, request: Request) -> tuple[float, Run]:
         raise Refused(422, "script: is missing: this gateway has no model of its own", {"where": "script"})
     dispatcher = Dispatcher(backend.transport, scope.of(backend.store, request.key.tenant), profile)
     conversation = Conversation(app, dispatcher, model)
-    session, said = _session(body), _said(body.said)
+    session, said = _session(body), _said(body)
 
     async def run() -> Answer:
         work = conversation.turn(
@@ -243,7 +243,7 @@ SESSION_ID: TypeAdapter[str] = TypeAdapter(bodies.Id)
 
 
 def _profile(backend: Backend, request: Request, body: Asked, **more: Any) -> Profile:
-    limits = Limits.of(**body.limits.model_dump(exclude_none=True))
+    limits = body.limits.filled()
     deadline_s = body.deadline_s or min(max(DEADLINE_S, limits.wall_s + DEADLINE_S / 2), backend.longest_s)
     if deadline_s > backend.longest_s:
         why = f"deadline_s: {deadline_s:g} is above {backend.longest_s:g} (setting HOOKPOOL_DEADLINE_S)"
@@ -263,17 +263,11 @@ def _profile(backend: Backend, request: Request, body: Asked, **more: Any) -> Pr
 
 
 def _session(body: Asked) -> Session:
-    return inputs.session(Document("session", body.session.model_dump(exclude_unset=True)))
+    return Session(**body.session.model_dump(exclude_unset=True))
 
 
-def _said(said: str | dict[str, Any]) -> str | dict[str, Any]:
-    if isinstance(said, str):
-        return said
-    try:
-        plain: dict[str, Any] = ces.dump(ces.load(ces.Content, said))
-    except ValidationError as error:
-        raise problems.of_validation(error, "said") from error
-    return plain
+def _said(body: TurnBody) -> str | dict[str, Any]:
+    return body.said if isinstance(body.said, str) else ces.dump(ces.load(ces.Content, body.said))
 
 
 def _sources(backend: Backend, body: InvocationBody) -> tuple[list[Source], App | None]:
@@ -283,7 +277,11 @@ def _sources(backend: Backend, body: InvocationBody) -> tuple[list[Source], App 
     for index, callback in enumerate(body.callbacks):
         where = f"callbacks.{index}"
         if not isinstance(callback, LoadedBody):
-            found.append(code.decode(callback.name, callback.code.encode()))
+            try:
+                found.append(code.decode(callback.name, callback.code.encode()))
+            except CodeError as problem:
+                refused = problems.of(problem)
+                raise Refused(422, refused.detail, {**refused.facts, "where": f"{where}.code"}) from problem
             continue
         of = _app(backend, callback.app, where)
         if app is not None and app is not of:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from sandbox import ces, codec, jsonable
+from sandbox import ces, jsonable, misfit
 from sandbox.delta import Delta, diff
 from sandbox.errors import InputError
 from sandbox.guest import imports, source
@@ -385,10 +385,12 @@ def _is_ok(value: object) -> bool:
 
 def _checked(cls: type[ces.Model], value: object, path: str) -> Any:
     """An object that was edited freely, as plain data of its class. Raises WrongReturn, NotJson."""
+    plain = ces.dump(value, path)
     try:
-        return ces.dump(ces.load(cls, ces.dump(value, path)))
+        return ces.dump(ces.load(cls, plain))
     except ValidationError as problem:
-        raise WrongReturn(f"{path}.{codec.first_problem(problem)}") from None
+        wrong = misfit.first(problem, plain)
+        raise WrongReturn(f"{misfit.dotted((path, *wrong.path))}: {wrong.why}") from None
 
 
 def _content(value: object) -> Any:

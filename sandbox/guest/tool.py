@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from sandbox.codec import first_problem
+from sandbox import misfit
 from sandbox.guest.blame import MissingParameter
 from sandbox.guest.source import code_of
 
@@ -64,5 +64,5 @@ def _fitted(name: str, value: object, hint: Any) -> object:
         try:
             return adapter.validate_python(value)
         except ValidationError as problem:
-            raise TypeError(f"parameter '{name}': {first_problem(problem)}") from None
+            raise TypeError(f"parameter '{name}': {misfit.first(problem, value)}") from None
     return value

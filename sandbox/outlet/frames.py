@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from sandbox import codec
+from sandbox import codec, misfit
 from sandbox.contract import CONTEXT_BYTES
 from sandbox.egress.policy import Budgets, Plan, Policy
 from sandbox.egress.requests import Ask
@@ -74,7 +74,7 @@ def decode[T: (Asked, Answer)](kind: type[T], raw: object) -> T:
     try:
         message: T = _ADAPTERS[kind].validate_python(raw)
     except ValidationError as problem:
-        raise ProtocolError(f"broker: {codec.first_problem(problem)}") from problem
+        raise ProtocolError(f"broker: {misfit.first(problem, raw)}") from problem
     return message
 
 
@@ -100,10 +100,11 @@ _ARGUMENTS = TypeAdapter(_Arguments)
 
 def ask_of(data: bytes) -> Ask:
     """What code asked for. Raises ProtocolError."""
+    raw = codec.unpack(data, FRAME_BYTES)
     try:
-        given = _ARGUMENTS.validate_python(codec.unpack(data, FRAME_BYTES))
+        given = _ARGUMENTS.validate_python(raw)
     except ValidationError as problem:
-        raise ProtocolError(f"http: {codec.first_problem(problem)}") from problem
+        raise ProtocolError(f"http: {misfit.first(problem, raw)}") from problem
     if any(len(pair) != 2 for pair in (*given.params, *given.headers)):
         raise ProtocolError("http: params and headers are pairs")
     return Ask(

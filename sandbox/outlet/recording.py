@@ -22,9 +22,9 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from sandbox import codec
+from sandbox import misfit
 from sandbox.egress import urls
 from sandbox.egress.codes import Code, Refused
 from sandbox.errors import SettingsError
@@ -161,7 +161,9 @@ def _hop(key: Key, reason: str, status: int) -> frames.Hop:
 
 
 def _line(path: str, number: int, text: str) -> Line:
+    raw = None
     try:
-        return Line.model_validate(json.loads(text))
-    except (ValueError, ValidationError) as problem:
-        raise SettingsError("HOOKPOOL_EGRESS_REPLAY", f"{path}:{number}: {codec.first_problem(problem)}") from problem
+        raw = json.loads(text)
+        return Line.model_validate(raw)
+    except ValueError as problem:
+        raise SettingsError("HOOKPOOL_EGRESS_REPLAY", f"{path}:{number}: {misfit.line(problem, raw)}") from problem

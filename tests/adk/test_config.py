@@ -78,6 +78,8 @@ WRONG = {
     "an unknown hook": (FILE.replace("before_agent_callback", "befor_agent"), "hookpool.yaml:10: 'befor_agent' is no hook"),
     "a file that is not there": (FILE.replace("greet.py", "gone.py"), "gone.py: no such file"),
     "an unknown policy": (FILE.replace("fallback\n", "ignore\n", 1), "hookpool.yaml:3"),
+    "a misspelt key of a callback": (FILE.replace("{code:", "{cod:"), "hookpool.yaml:11: unknown key 'cod' in the file agents.desk.before_agent_callback[0]"),
+    "a callback of the wrong kind": (FILE.replace("[sign.py]", "[sign.py, 3]"), "hookpool.yaml:8: the file: agents.*.after_model_callback.1: Input should be a valid string or"),
     "a limit that is none": (FILE.replace("wall_s", "wal_s"), "limit wal_s"),
 }  # fmt: skip
 

@@ -81,13 +81,13 @@ REFUSED = {
     "missing": (
         "before_tool_callback",
         {"tool": "a"},
-        "argument input",
+        "arguments.input",
         "missing; before_tool_callback takes tool, input",
     ),
     "wrong inside": (
         "before_model_callback",
         {"llmRequest": {"contents": [{"parts": [{"text": 5}]}]}},
-        "arguments.llm_request.contents.0.parts.0.text",
+        "arguments.llmRequest.contents.0.parts.0.text",
         "valid string",
     ),
     "no object": (
