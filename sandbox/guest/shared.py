@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from sandbox.contract import CallKind, Return
 
-ROUNDS = 60
+ROUNDS = 20
 """Runs of the warm-up here: bytecode is specialized after a handful, and the second tier of caches after more."""
 
 # Of CPython 3.12, 64 bit:

@@ -181,13 +181,13 @@ def test_a_setting_that_cannot_be_used_refuses_to_start_in_one_line(name: str, m
 
 def test_replay_needs_a_recording_and_a_recording_needs_live_requests(monkeypatch) -> None:
     monkeypatch.setenv("HOOKPOOL_EGRESS", "replay")
-    assert "egress_replay names no recording" in inside("egress", "check", "http://8.8.8.8/").err
+    assert "HOOKPOOL_EGRESS_REPLAY: names no recording" in inside("egress", "check", "http://8.8.8.8/").err
     monkeypatch.setenv("HOOKPOOL_EGRESS", "deny")
     monkeypatch.setenv("HOOKPOOL_EGRESS_RECORD", "x.jsonl")
-    assert "egress is deny" in inside("egress", "check", "http://8.8.8.8/").err
+    assert "HOOKPOOL_EGRESS is deny" in inside("egress", "check", "http://8.8.8.8/").err
     monkeypatch.setenv("HOOKPOOL_EGRESS", "live")
     monkeypatch.setenv("HOOKPOOL_EGRESS_CA_FILE", "/nowhere.pem")
-    assert "/nowhere.pem, cannot be read" in inside("egress", "check", "http://8.8.8.8/").err
+    assert "HOOKPOOL_EGRESS_CA_FILE: /nowhere.pem cannot be read" in inside("egress", "check", "http://8.8.8.8/").err
 
 
 # hookpool egress check
