@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.history import pieces_of
-from dispatcher.session import Session, Snapshot, delta_of, invoke, judge
+from dispatcher.session import Session, Snapshot, check_shapes, delta_of, invoke, judge
 from sandbox import jsonable, tracing
 from sandbox.contract import CONTEXT_BYTES, Job, Limits
 from sandbox.errors import InputError, MergeRejected, SettingsError
@@ -113,8 +113,7 @@ class Dispatcher:
 
         Where a variable was changed meanwhile whose policy is `rerun`, all of it is done again, up to
         `RERUNS` times. Raises InputError for an unknown hook, for an argument that is unknown or missing
-        and for what is no plain data, SessionError when the merge
-        cannot be done, PoolError when the machinery failed. A failure of the code is in the verdict.
+        and for what is no plain data or not of its shape, SessionError when the merge cannot be done, PoolError when the machinery failed. A failure of the code is in the verdict.
         """
         return self.run_in_turn(lambda: None, hook, session, callbacks, host, entry, merge_key, **arguments)
 
@@ -199,7 +198,7 @@ class Dispatcher:
 
     def settle(self, prepared: Prepared, outcome: Outcome) -> Verdict:
         """Judge the outcome and merge its delta, once. A verdict that is not ok needs no store, and is not
-        hidden by one that fails.
+        hidden by one that fails. Raises InputError where what failed is not the code, but what it was given.
         """
         verdict = judge(
             prepared.invocation,
@@ -210,6 +209,8 @@ class Dispatcher:
         prepared.span.note(
             failed="" if verdict.ok else f"{verdict.status}: {verdict.detail}", status=verdict.status.value
         )
+        if verdict.error is not None and verdict.error.type == "ValidationError":
+            check_shapes(prepared.invocation, prepared.snapshot.session.events)
         if not verdict.ok:
             return verdict
         with prepared.span.child("hookpool.merge"):

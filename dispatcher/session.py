@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, field_serializer
+from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 from pydantic.alias_generators import to_camel
 
 from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, VerdictUsage
+from sandbox import misfit
 from sandbox.contract import Outcome, Status
 from sandbox.delta import Delta
 from sandbox.errors import InputError, ProtocolError
@@ -88,6 +89,31 @@ def invoke(
         tools=tuple(tools),
         entry=entry,
     )
+
+
+def check_shapes(invocation: Invocation, events: Iterable[Mapping[str, Any]]) -> None:
+    """Raises InputError, with the path, for what of it is plain data and yet no object of the runtime can be made of.
+
+    A sandbox finds out as well, where it makes them. So this, which walks through all there is, need only be
+    asked when one says so.
+    """
+    from sandbox import ces  # what is seldom asked does not make every program import the classes
+
+    given = invocation.arguments
+    kinds = {p.name: p.kind for p in HOOKS[invocation.hook].positional(invocation.dialect)}
+    parts: list[tuple[misfit.Path, type[BaseModel], object]] = [
+        (("arguments", name), ces.ARGUMENT_CLASSES[kinds[name]], value)
+        for name, value in given.items()
+        if value is not None and kinds[name] in ces.ARGUMENT_CLASSES
+    ]
+    parts += [(("session",), ces.CallbackContext, invocation.context)]
+    parts += [(("session", "events", index), ces.Event, event) for index, event in enumerate(events)]
+    for above, model, value in parts:
+        try:
+            model.model_validate(value)
+        except ValidationError as error:
+            wrong = misfit.first(error, value)
+            raise InputError(misfit.dotted((*above, *wrong.path)), wrong.why) from error
 
 
 def judge(invocation: Invocation, invocation_id: str, outcome: Outcome, limits: Limits) -> Verdict:

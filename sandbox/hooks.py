@@ -14,8 +14,8 @@ A Python tool has no positional parameters: its arguments travel as one object, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -33,6 +33,25 @@ Returns = Literal["Content", "LlmResponse", "dict", "GuardrailResult", "bool", "
 Family = Literal["content", "value", "always"]
 """Which rule says that a returned value answers: agent and model hooks, all others, a Python tool."""
 
+
+class Shape(NamedTuple):
+    """What an argument of some kind is as plain data."""
+
+    name: str
+    types: tuple[type, ...]
+
+
+OBJECT, PERHAPS_OBJECT = Shape("an object", (dict,)), Shape("an object", (dict, NoneType))
+SHAPES: Mapping[Kind, Shape] = MappingProxyType(
+    {
+        "llm_request": OBJECT,
+        "llm_response": PERHAPS_OBJECT,  # a model that failed has none
+        "tool": OBJECT,
+        "object": PERHAPS_OBJECT,
+        "error": Shape("text", (str, NoneType)),
+    }
+)
+
 EVERYWHERE: frozenset[Dialect] = frozenset({"ces", "adk", "veadk"})
 ADK_FAMILY: frozenset[Dialect] = frozenset({"adk", "veadk"})
 VEADK: frozenset[Dialect] = frozenset({"veadk"})
@@ -48,6 +67,11 @@ class Parameter:
     also: str = ""  # another spelling of the argument, read by `parse`
     is_result: bool = False
     optional: bool = False  # passed only to a function that takes it
+
+    def unfit(self, value: object) -> str:
+        """Why plain data cannot be this argument, as far as its type says; '' where it can."""
+        shape = SHAPES[self.kind]
+        return "" if isinstance(value, shape.types) else f"{shape.name} is needed, got {type(value).__name__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +114,9 @@ class Hook:
         return f"{function or self.name}({', '.join(names)})"
 
     def check(self, arguments: Mapping[str, object], dialect: Dialect = "ces", where: str = "argument ") -> None:
-        """Raises InputError for an argument that is missing or unknown; its `where` is `where` and the name."""
+        """Raises InputError for an argument that is missing, unknown, or of a type that it cannot have; its `where`
+        is `where` and the name.
+        """
         allowed = self.argument_names(dialect)
         takes = f"{self.name} takes {', '.join(allowed) or 'no arguments'}"
         for name in arguments:
@@ -98,9 +124,10 @@ class Hook:
                 raise InputError(f"{where}{name}", f"unknown; {takes}")
         failed = arguments.get("error") is not None
         for p in self.positional(dialect):
-            if p.kind == "context" or p.optional or (p.is_result and failed):
-                continue
-            if p.name not in arguments:
+            if p.name in arguments:
+                if why := p.unfit(arguments[p.name]):
+                    raise InputError(f"{where}{p.name}", why)
+            elif not (p.kind == "context" or p.optional or (p.is_result and failed)):
                 raise InputError(f"{where}{p.name}", f"missing; {takes}")
 
 
@@ -391,11 +418,13 @@ def parse(hook: Hook, raw: Mapping[str, Any], dialect: Dialect = "ces", where: s
             raise InputError(f"{where}.{key}", f"unknown; {hook.name} takes {known}")
         at = f"{where}.{key}"
         try:
-            parsed[parameter.name] = ces.plain_argument(parameter.kind, value)
+            plain = parsed[parameter.name] = ces.plain_argument(parameter.kind, value)
         except ValidationError as problem:
             wrong = misfit.first(problem, value)
             raise InputError(misfit.dotted((at, *wrong.path)), wrong.why) from problem
         except ValueError as problem:
             raise InputError(at, str(problem)) from problem
+        if why := parameter.unfit(plain):
+            raise InputError(at, why)
     hook.check(parsed, dialect, f"{where}.")
     return parsed

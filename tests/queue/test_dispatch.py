@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,14 @@ from dispatcher.dispatcher import RERUNS, Dispatcher
 from dispatcher.order import Order
 from dispatcher.session import Session
 from dispatcher.store import MemoryStore
+from dispatcher.transport import InProcess
 from sandbox.contract import Job, Outcome, Status
 from sandbox.delta import Delta
 from sandbox.errors import InputError, MergeRejected
 from sandbox.host import Host
 from sandbox.invocation import Invocation, Reply, Source
+from sandbox.jail import Jail
+from sandbox.settings import Settings
 
 CALLBACKS = [Source(name="a.py", text="")]
 SESSION = Session(session_id="s", variables={"n": 0})
@@ -135,6 +139,9 @@ TOOL = {"name": "x"}
         ("before_tool_callback", {"tool": TOOL, "args": {}}, "argument args", "unknown; before_tool_callback takes"),
         ("before_tool_callback", {"tool": TOOL, "input": {"a": [{1}]}}, "arguments.input.a[0]", "not plain data: set"),
         ("before_tool_callback", {"tool": TOOL, "input": {"a": 2**70}}, "arguments.input.a", "not plain data: an int"),
+        ("before_tool_callback", {"tool": "x", "input": {}}, "argument tool", "an object is needed, got str"),
+        ("before_tool_callback", {"tool": TOOL, "input": [1]}, "argument input", "an object is needed, got list"),
+        ("before_model_callback", {"llm_request": None}, "argument llm_request", "an object is needed, got NoneType"),
         ("after_tool", {}, "hook", "'after_tool' is none of before_agent_callback"),
     ],
 )
@@ -146,3 +153,38 @@ def test_what_cannot_be_sent_is_the_callers_error_and_nothing_runs(
         Dispatcher(transport, MemoryStore()).run(hook, SESSION, CALLBACKS, **arguments)
     assert (caught.value.where, caught.value.why[: len(why)]) == (where, why)
     assert transport.runs == 0
+
+
+@pytest.fixture(scope="module")
+def jail() -> Iterator[Jail]:
+    with Jail(Settings()) as jail:
+        yield jail
+
+
+CONTENT = {"parts": [{"text": 3}]}
+CODE = [Source(name="a.py", text="def before_model_callback(context, request):\n    print(context.events)\n")]
+RAISES = [Source(name="a.py", text="def before_model_callback(context, request):\n    Part(text=3)\n")]
+
+
+@pytest.mark.parametrize(
+    ("session", "request_", "where"),
+    [
+        ({}, {"contents": [CONTENT]}, "arguments.llm_request.contents.0.parts.0.text"),
+        ({}, {"contents": "x"}, "arguments.llm_request.contents"),
+        ({"user_content": CONTENT}, {}, "session.user_content.parts.0.text"),
+        ({"events": [{}, {"content": CONTENT}]}, {}, "session.events.1.content.parts.0.text"),
+    ],
+)
+def test_what_no_object_can_be_made_of_is_the_callers_error_and_not_the_codes(
+    jail: Jail, session: dict[str, Any], request_: dict[str, Any], where: str
+) -> None:
+    dispatcher = Dispatcher(InProcess(jail), MemoryStore())
+    with pytest.raises(InputError) as caught:
+        dispatcher.run("before_model_callback", Session(**session), CODE, llm_request=request_)
+    assert caught.value.where == where
+
+
+def test_a_validation_error_of_the_codes_own_stays_its_own(jail: Jail) -> None:
+    dispatcher = Dispatcher(InProcess(jail), MemoryStore())
+    verdict = dispatcher.run("before_model_callback", SESSION, RAISES, llm_request={})
+    assert (verdict.status, verdict.error and verdict.error.type) == (Status.CALLBACK_ERROR, "ValidationError")
