@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.history import pieces_of
 from dispatcher.session import Session, Snapshot, check_shapes, delta_of, invoke, judge
 from sandbox import jsonable, tracing
-from sandbox.contract import CONTEXT_BYTES, Job, Limits
+from sandbox.contract import CONTEXT_BYTES, Job, Lane, Limits, Retry, one_of
 from sandbox.errors import InputError, MergeRejected, SettingsError
 from sandbox.host import Closed, Host
-from sandbox.invocation import Code
+from sandbox.invocation import Code, Dialect, Fidelity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from dispatcher.store import Store
     from dispatcher.transport import Transport
     from dispatcher.verdict import Verdict
-    from sandbox.contract import Lane, Outcome, Retry
-    from sandbox.invocation import Dialect, Fidelity, Invocation, Source
+    from sandbox.contract import Outcome
+    from sandbox.invocation import Invocation, Source
 
 
 RETRY_OF: Mapping[Lane, Retry] = {"interactive": "at_most_once", "batch": "at_least_once"}
@@ -65,7 +65,16 @@ class Profile:
     deadline_s: float = DEADLINE_S  # from dispatch to verdict, the wait in the queue included
 
     def __post_init__(self) -> None:
-        """Raises SettingsError where the deadline would end a run before its own limit does."""
+        """Raises SettingsError for what is none of its choices, and where the deadline would end a run before its
+        own limit does.
+        """
+        one_of("dialect", self.dialect, Dialect)
+        one_of("fidelity", self.fidelity, Fidelity)
+        one_of("lane", self.lane, Lane)
+        if self.retry is not None:
+            one_of("retry", self.retry, Retry)
+        if not isinstance(self.limits, Limits):
+            raise SettingsError("limits", f"must be Limits, as Limits.of(wall_s=5), got {type(self.limits).__name__}")
         if self.deadline_s < self.limits.wall_s:
             raise SettingsError(
                 "deadline_s (HOOKPOOL_DEADLINE_S)",

@@ -22,6 +22,7 @@ from dispatcher.resources import key
 from dispatcher.store import MemoryStore
 from dispatcher.tools import AppTools
 from dispatcher.transcript import Span
+from sandbox.contract import one_of
 from sandbox.hooks import DIALECTS, HOOKS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from sandbox.host import Host
     from sandbox.invocation import Source
 
-type OnError = Literal["fallback", "continue", "raise"]
+OnError = Literal["fallback", "continue", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ class Rules:
     refusal: str = "Sorry, I cannot help with that."  # of a guardrail that has no action
     model_calls: int = 10  # in one turn; so many transfers, too
     sequential: bool | None = None  # tool calls of one response; None = as the app says
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError."""
+        one_of("on_error", self.on_error, OnError)
 
 
 class Stop(Exception):

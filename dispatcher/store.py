@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dispatcher.history import Events, Log
 from dispatcher.session import Session, Snapshot
+from sandbox.contract import one_of
 from sandbox.delta import apply
 from sandbox.errors import InputError, MergeRejected, SessionNotFound
 
@@ -40,6 +41,12 @@ class Policies:
 
     default: Conflict = "last_write_wins"
     by_name: Mapping[str, Conflict] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError."""
+        one_of("conflict", self.default, Conflict)
+        for name, conflict in self.by_name.items():
+            one_of(f"conflict of {name!r}", conflict, Conflict)
 
     def guards(self, name: str) -> bool:
         """Whether a change of it may not be overwritten."""

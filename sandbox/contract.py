@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -57,6 +57,12 @@ class Status(StrEnum):
     PROTOCOL_ERROR = "protocol_error"  # it sent something that is not a frame
     NOT_STARTED = "not_started"  # the code did not run: expired, refused, overloaded
     LOST = "lost"  # nobody knows
+
+
+def one_of(name: str, value: object, choices: Any) -> None:
+    """Raises SettingsError, which names them, where `value` is none of `choices`, a Literal."""
+    if value not in (known := get_args(choices)):
+        raise SettingsError(name, f"{value!r} is none of {', '.join(map(str, known))}")
 
 
 @_known_keys

@@ -38,7 +38,7 @@ from dispatcher.apps import Callback
 from dispatcher.dispatcher import Profile
 from dispatcher.session import Session
 from dispatcher.store import GivenStore
-from sandbox.contract import Limits, Status
+from sandbox.contract import Limits, Status, one_of
 from sandbox.delta import same
 from sandbox.errors import CallbackFailed, HookpoolError, InputError, SettingsError
 from sandbox.hooks import HOOKS
@@ -77,6 +77,10 @@ class Policy:
 
     on_error: OnError = "raise"
     fallback: str = "Sorry, something went wrong. Please try again."
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError."""
+        one_of("on_error", self.on_error, OnError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.sessions.state import StateSchemaError
 from pydantic import BaseModel
 
-from dispatcher.adk import Hookpool, HookpoolPlugin
+from dispatcher.adk import Hookpool, HookpoolPlugin, Policy
 from sandbox.contract import Limits
 from sandbox.errors import CallbackFailed, InputError, PoolOverloaded, SettingsError
 from tests.adk.agents import arun, call, callback, content, model, plugin, run
@@ -193,3 +193,8 @@ def test_a_hook_that_does_not_exist_is_refused_when_it_is_installed():
         Hookpool("inline", deadline_s=1, limits=Limits())
     assert Hookpool("inline", deadline_s=1).profile.limits.wall_s == 1
     assert isinstance(run(agent(), [plugin("nonsense://", [NOTHING], "continue")]).error.__cause__, SettingsError)
+
+
+def test_an_unknown_policy_is_refused_where_it_is_said():
+    with pytest.raises(SettingsError, match="'ignore' is none of raise, fallback, continue"):
+        Policy("ignore")  # type: ignore[arg-type]

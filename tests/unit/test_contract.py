@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher import Profile
+from dispatcher import MemoryStore, Profile, Rules
 from sandbox import codec
 from sandbox.contract import LIMIT_NAMES, Call, CallRecord, Job, Limits, Outcome, Return, Status, Usage
 from sandbox.errors import ProtocolError, SettingsError
@@ -86,3 +86,22 @@ def test_a_deadline_never_ends_a_run_before_its_own_limit_does():
     assert Profile(limits=Limits.of(wall_s=600)).deadline_s >= 600
     with pytest.raises(SettingsError, match=r"HOOKPOOL_DEADLINE_S.*wall_s, 60"):
         Profile(limits=Limits(wall_s=60), deadline_s=59)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Profile(lane="fast"), "lane: 'fast' is none of interactive, batch"),
+        (lambda: Profile(dialect="gemini"), "dialect: 'gemini' is none of ces, adk, veadk"),
+        (lambda: Profile(fidelity=None), "fidelity: None is none of documented, live"),
+        (lambda: Profile(retry="never"), "retry: 'never' is none of at_most_once, at_least_once"),
+        (lambda: Profile(limits={"wall_s": 5}), "limits: must be Limits, as Limits.of(wall_s=5), got dict"),
+        (lambda: Rules(on_error=["raise"]), "on_error: ['raise'] is none of fallback, continue, raise"),
+        (lambda: MemoryStore("ignore"), "conflict: 'ignore' is none of last_write_wins, rerun, reject"),
+        (lambda: MemoryStore(by_name={"n": "x"}), "conflict of 'n': 'x' is none of last_write_wins, rerun, reject"),
+    ],
+)
+def test_what_is_none_of_the_choices_is_refused_where_it_is_said(make, said):
+    with pytest.raises(SettingsError) as caught:
+        make()
+    assert str(caught.value) == said
