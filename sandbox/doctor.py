@@ -1,4 +1,4 @@
-"""What this host can do: every layer proven in throw-away forks, ten attacks in real sandboxes.
+"""What this host can do: every layer proven in throw-away forks, ten attacks in real sandboxes, memory for the places.
 
 Nothing here is read off a sysctl. The layers come from the zygote's own proof (`guest.proof`),
 which a worker runs at every start too; the attacks go through the same `Jail` as any job.
@@ -23,6 +23,7 @@ from sandbox.host import Closed
 from sandbox.invocation import Code, Invocation, Reply, Source
 from sandbox.jail import Jail
 from sandbox.pool import TIERS
+from sandbox.room import container
 from sandbox.zygote import CannotIsolate, Zygote
 
 if TYPE_CHECKING:
@@ -51,6 +52,22 @@ class AttackReport:
     detail: str
 
 
+BESIDE_MB = 300  # the worker, its fork servers and what waits
+BESIDE_HTTP_MB = 60  # the HTTP broker, without the bodies it holds
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """What a worker with these settings may use, in MiB, beside what its container has."""
+
+    container_mb: int | None  # None where no limit can be seen
+    places: int
+    by_default_mb: int  # all places, by jobs that ask for nothing
+    at_most_mb: int  # by jobs that ask for HOOKPOOL_MAX_MEMORY_MB
+    beside_mb: int  # by what is no job
+    enough: bool  # the container cannot be filled within the limits
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The whole examination. `tier` is None where not even C is reached."""
@@ -61,6 +78,7 @@ class Report:
     layers: tuple[LayerReport, ...]
     tiers_missed: dict[str, str]  # stronger tiers -> the step that failed
     attacks: tuple[AttackReport, ...]
+    memory: MemoryReport
     python: str
     pydantic: str
     kernel: str
@@ -86,12 +104,29 @@ def examine(settings: Settings, pool_url: str | None = None) -> Report:
         layers=_layers(zygote),
         tiers_missed=missed,
         attacks=attacks,
+        memory=memory(settings),
         python=platform.python_version(),
         pydantic=pydantic.VERSION,
         kernel=platform.release(),
         machine=platform.machine(),
         cgroup=_cgroup(),
         redis=redis,
+    )
+
+
+def memory(settings: Settings, proc: Path = Path("/proc/self")) -> MemoryReport:
+    """Of a worker in this container. Raises OSError where its limit cannot be read."""
+    cgroup, places = container(proc), settings.concurrency
+    limit = None if cgroup is None else cgroup.limit()
+    most = places * settings.max_memory_mb
+    beside = BESIDE_MB + (BESIDE_HTTP_MB + 2 * settings.egress_memory_mb if settings.egress == "live" else 0)
+    return MemoryReport(
+        container_mb=None if limit is None else limit >> 20,
+        places=places,
+        by_default_mb=places * min(Limits().memory_mb, settings.max_memory_mb),
+        at_most_mb=most,
+        beside_mb=beside,
+        enough=limit is None or most + beside <= limit >> 20,
     )
 
 

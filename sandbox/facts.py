@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sandbox.contract import Limits
+    from sandbox.room import Memory
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Facts:
     wants: str = ""  # a package that children of another flavour have
     over: Status | None = None  # the first limit that was passed
     used: float = 0.0  # of it, in the limit's own unit
+    container: Memory | None = None  # so much of its memory was used that this job had to end
     violation: str = ""  # the forbidden system call
     bad_frame: str = ""
     pending: int = 0  # bytes of a frame that was never finished
@@ -81,10 +83,19 @@ OVER: dict[Status, Callable[[Facts, Limits], str]] = {
         + (f"; it had begun a frame of which {f.pending} bytes came" if f.pending else "")
     ),
     Status.CPU_LIMIT: lambda f, li: f"used {f.used:.2f} s of CPU, limit {li.cpu_s:g} s (limit cpu_s)",
-    Status.MEMORY_LIMIT: lambda f, li: f"used {f.used:.0f} MiB, limit {li.memory_mb} MiB (limit memory_mb)",
+    Status.MEMORY_LIMIT: lambda f, li: (
+        f"used {f.used:.0f} MiB, limit {li.memory_mb} MiB (limit memory_mb)"
+        if f.container is None
+        else f"used {f.used:.0f} MiB, the most of all jobs when the worker's container was nearly full, {_mib(f.container)}"
+        " (fewer places, HOOKPOOL_CONCURRENCY; a smaller limit memory_mb; or a larger container)"
+    ),
     Status.OUTPUT_LIMIT: lambda f, li: (
         f"sent a frame of {f.used:.0f} bytes, limit {li.reply_bytes} bytes (limit reply_bytes)"
     ),
     Status.CALL_LIMIT: lambda f, li: f"made {f.used:.0f} tool and HTTP calls, limit {li.calls} (limit calls)",
     Status.POLICY_VIOLATION: lambda f, li: f"ran {f.used:.0f} threads, limit {li.threads} (limit threads)",
 }
+
+
+def _mib(memory: Memory) -> str:
+    return f"{memory.used >> 20} of {memory.limit >> 20} MiB"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from sandbox.pool import Pool, Stock, strongest
+from sandbox.room import Room, container
 from sandbox.supervision import Run
 from sandbox.zygote import FLAVOUR_WITH, HEAVY, Zygote
 
@@ -43,6 +44,7 @@ class Jail:
         self._others: dict[Flavour, Pool] = {}  # each started at the first job that wants it
         self._moved: collections.OrderedDict[bytes, Flavour] = collections.OrderedDict()  # by hash of code
         self._starting = threading.Lock()
+        self._room = Room(container())
         self._threads = ThreadPoolExecutor(HOST_CALLS, thread_name_prefix="hookpool-host")
 
     @property
@@ -107,7 +109,7 @@ class Jail:
         for _ in range(TRIES):
             child = pool.take(job)
             try:
-                run = Run(child, job, host, cancelled, self._threads)
+                run = Run(child, job, host, cancelled, self._threads, self._room)
                 run.supervise(pool.refill)
             finally:
                 pool.discard(child)

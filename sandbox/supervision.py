@@ -4,8 +4,8 @@ Theory of operation. One poll loop over three descriptors: the channel (frames b
 blocking), the seccomp listener (a forbidden call, by number) and a wake-up. Calls of the host run on
 threads, a few at a time for each job, which write the answer to the channel themselves and wake the
 loop only when it takes no more. Every 20 ms the loop also looks at the child's CPU clock, at its
-memory, and at what is kept here for it. Any doubt about a child ends in SIGKILL. What happened is
-collected as `facts.Facts`.
+memory, at what is kept here for it, and at what the container has left (`room`). Any doubt about a
+child ends in SIGKILL. What happened is collected as `facts.Facts`.
 
 The reply's content is not looked at here: it is a claim, and the dispatcher's to judge.
 """
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from sandbox.contract import Job
     from sandbox.host import Host
+    from sandbox.room import Room
     from sandbox.zygote import Child
 
 log = logging.getLogger("hookpool.jail")
@@ -70,7 +71,13 @@ class Run:
     """The supervision of one job in one child."""
 
     def __init__(
-        self, child: Child, job: Job, host: Host, cancelled: threading.Event | None, threads: ThreadPoolExecutor
+        self,
+        child: Child,
+        job: Job,
+        host: Host,
+        cancelled: threading.Event | None,
+        threads: ThreadPoolExecutor,
+        room: Room,
     ) -> None:
         self.facts = Facts()
         self.calls: list[CallRecord] = []
@@ -81,6 +88,7 @@ class Run:
         self._host = host
         self._cancelled = cancelled
         self._threads = threads
+        self._room = room
         self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
         self._ordered = False  # the whole job is on its way
         self._asked = False  # for its history
@@ -128,6 +136,7 @@ class Run:
         finally:
             facts.wall_s = time.monotonic() - started
             facts.pending = self._frames.pending
+            self._room.leave(self)
             with self._sending:
                 self._over_for_hosts = True
             self._wake.close()
@@ -299,16 +308,20 @@ class Run:
         self._done = True
 
     def _watch(self) -> None:
-        """Cancellation, CPU, memory, threads."""
-        self._measure()
+        """Cancellation, CPU, memory, what the container has left, threads."""
+        resident = self._measure()
         facts, limits = self.facts, self._limits
-        used = max(facts.peak_rss - self._child.idle.rss, self._held()) / MIB
+        held, idle = self._held(), self._child.idle.rss
+        used = max(facts.peak_rss - idle, held) / MIB
         if self._cancelled is not None and self._cancelled.is_set():
             facts.cancelled = self._done = True
         elif facts.cpu_s >= limits.cpu_s:
             self._over(Status.CPU_LIMIT, facts.cpu_s)
         elif used > limits.memory_mb:
             self._over(Status.MEMORY_LIMIT, used)
+        elif (short := self._room.ends(self, grown := max(resident - idle, held), time.monotonic())) is not None:
+            facts.container = short
+            self._over(Status.MEMORY_LIMIT, grown / MIB)
         elif (threads := self._child.threads()) > limits.threads + 1:  # the one it came with is free
             self._over(Status.POLICY_VIOLATION, threads - 1)
 
@@ -317,13 +330,15 @@ class Run:
         with self._sending:
             return self._unanswered + (sum(map(len, self._outgoing)) if self._ordered else 0)
 
-    def _measure(self) -> None:
-        """Read CPU and memory from outside."""
+    def _measure(self) -> int:
+        """Read CPU and memory from outside. Bytes that are resident now; 0 when it is gone."""
         child, facts = self._child, self.facts
         with contextlib.suppress(OSError):
             now = child.measure()
             facts.cpu_s = now.cpu_s - child.idle.cpu_s
             facts.peak_rss = max(facts.peak_rss, now.rss)
+            return now.rss
+        return 0
 
     def _over(self, limit: Status, used: float) -> None:
         if self.facts.over is None:

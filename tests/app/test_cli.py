@@ -104,4 +104,4 @@ def test_doctor_says_the_tier_and_exits_by_it() -> None:
     report = json.loads(ended.out)
     assert ended.code == (0 if report["ok"] else 1)
     assert report["layers"]
-    assert {"tier", "python", "kernel", "cgroup", "redis", "attacks"} <= set(report)
+    assert {"tier", "python", "kernel", "cgroup", "memory", "redis", "attacks"} <= set(report)

@@ -16,7 +16,7 @@ from dispatcher.results import record
 from dispatcher.session import Session
 from dispatcher.tally import Tally
 from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, VerdictUsage
-from sandbox.doctor import AttackReport, LayerReport, Report
+from sandbox.doctor import AttackReport, LayerReport, MemoryReport, Report
 from sandbox.invocation import Source
 
 FULL = Verdict(
@@ -187,14 +187,15 @@ def test_a_result_is_json() -> None:
     assert json.loads(json.dumps(result)) == result
 
 
-def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
-    examined = Report(
+def examined(memory: MemoryReport) -> Report:
+    return Report(
         tier="B",
         min_tier="B",
         ok=True,
         layers=(LayerReport("seccomp", ok=True), LayerReport("pivot_root", ok=False, detail="Operation not permitted")),
         tiers_missed={"A": "unshare: EPERM"},
         attacks=(AttackReport("forks", contained=True, detail="PermissionError"),),
+        memory=memory,
         python="3.12.1",
         pydantic="2.11.10",
         kernel="6.18",
@@ -202,7 +203,13 @@ def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
         cgroup="v2",
         redis="reachable, server 7",
     )
-    text = drawn(report.of_examination(examined))
+
+
+UNLIMITED = MemoryReport(container_mb=None, places=2, by_default_mb=512, at_most_mb=2048, beside_mb=300, enough=True)
+
+
+def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
+    text = drawn(report.of_examination(examined(UNLIMITED)))
     for said in (
         "✓ tier B (at least B is needed)",
         "✓ seccomp",
@@ -214,3 +221,15 @@ def test_an_examination_shows_layers_attacks_and_what_was_missed() -> None:
         "cgroup v2",
     ):
         assert said in text
+
+
+def test_an_examination_warns_of_a_container_that_the_limits_allow_to_be_filled() -> None:
+    text = {
+        mb: " ".join(drawn(report.of_examination(examined(replace(UNLIMITED, container_mb=mb, enough=enough)))).split())
+        for mb, enough in ((None, True), (4096, True), (2048, False))
+    }
+    use = "a worker of 2 places may use 2,348 MiB, 812 where jobs keep to the default memory_mb"
+    assert f"✓ container no limit; {use}" in text[None]
+    assert f"✓ container 4,096 MiB; {use}" in text[4096]
+    assert f"! container 2,048 MiB; {use}: lower HOOKPOOL_MAX_MEMORY_MB or HOOKPOOL_CONCURRENCY" in text[2048]
+    assert "✓ tier B" in text[2048]

@@ -18,11 +18,11 @@ import yaml
 
 from dispatcher.cli import COMMANDS, cli
 from sandbox import wire
+from sandbox.doctor import memory
 from sandbox.settings import PREFIX, Settings, load
 from tests.deploy.conftest import DEPLOY, ROOT, USERS
 
 BASE, KEDA, GATEWAY = (DEPLOY / "kubernetes" / name for name in ("base", "keda", "gateway"))
-SPARE_MB = 360  # of a worker's container, for what is no sandbox
 SPARE_S = 10  # between a worker's grace and its orchestrator's
 KUBERNETES = ("1.30", "1.34")
 
@@ -54,7 +54,8 @@ POD_SETTINGS = {e["name"]: e["value"] for e in CONTAINER["env"] if "value" in e}
 
 def memory_for(settings: Settings) -> int:
     """Megabytes of a worker's container."""
-    return settings.concurrency * settings.max_memory_mb + 2 * settings.egress_memory_mb + SPARE_MB
+    needed = memory(settings)
+    return needed.at_most_mb + needed.beside_mb
 
 
 def grace_of(arguments: list[str]) -> float:
