@@ -80,7 +80,8 @@ def functions_of(module: ModuleType) -> list[str]:
 def find(source: Source, module: ModuleType, wanted: Sequence[str], *, any_function: bool) -> Callable[..., Any]:
     """The first of `wanted` that the file defines, else (`any_function`) its first function.
 
-    Raises HookNotFound, which names the functions there are and one that is spelt almost right.
+    Raises HookNotFound, which names the functions there are and one that is spelt almost right, or says what the
+    name stands for instead.
     """
     for name in wanted:
         if callable(module.__dict__.get(name)):
@@ -90,6 +91,9 @@ def find(source: Source, module: ModuleType, wanted: Sequence[str], *, any_funct
     if any_function and defined:
         first: Callable[..., Any] = module.__dict__[defined[0]]
         return first
+    if other := next((name for name in wanted if name in module.__dict__), None):
+        kind = type(module.__dict__[other]).__name__
+        raise HookNotFound(f"{source.name} defines {other} as {kind}, not as a function", source.name)
     missing = " or ".join(wanted) or "function"
     has = f"it defines {', '.join(defined)}" if defined else "it defines no function"
     near = _near(wanted, defined)
