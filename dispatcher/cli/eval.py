@@ -20,7 +20,7 @@ from sandbox import settings as sandbox_settings
 from sandbox.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO
 
     from dispatcher.cli.pools import Pool
@@ -123,6 +123,7 @@ def command(
     counted = tally.Tally(repeat)
     files = {"--junit": junit, "--report": report, "--json": Path(json_file) if json_file not in {None, "-"} else None}
     with ExitStack() as stack:
+        stack.enter_context(_none_empty(filter(None, (*files.values(), resume))))
         reports = stack.enter_context(_reports(files, counted, planned))
         shown = _Shown(planned.total, quiet=json_file == "-")
         sinks = [counted.add, *reports, shown.add]
@@ -193,13 +194,33 @@ def _go_on(planned: Plan, resume: Path, json_file: str | None, sinks: Sequence[S
 
 
 @contextmanager
+def _none_empty(files: Iterable[Path]) -> Iterator[None]:
+    """What was not there before the block, and is an empty file after it, is there no more."""
+    new = [file for file in files if not os.path.lexists(file)]
+    try:
+        yield
+    finally:
+        for file in new:
+            if file.is_file() and not file.stat().st_size:
+                file.unlink()
+
+
+@contextmanager
 def _lines(json_file: str | None, resume: Path | None) -> Iterator[list[Sink]]:
-    """Where each record becomes a line at once: stdout, the results file, or both."""
+    """Where each record becomes a line at once: stdout, the results file, or both. What a file had, and is not
+    added to, is there until the first record replaces it.
+    """
     from dispatcher import results
 
     def to(out: IO[str], name: Path | None) -> Sink:
+        stale = name is not None and resume is None and name.is_file()
+
         def write(one: Record) -> None:
+            nonlocal stale
             with results.usable(name) if name else nullcontext():
+                if stale:
+                    out.truncate(0)
+                    stale = False
                 out.write(results.line_of(one))
                 out.flush()
 
@@ -213,7 +234,7 @@ def _lines(json_file: str | None, resume: Path | None) -> Iterator[list[Sink]]:
     if resume is None and not results.is_results(file):
         raise InputError(str(file), "is there and holds no results; --json does not write over it")
     with results.usable(file):
-        out = file.open("a" if resume else "w", encoding="utf-8")
+        out = file.open("a", encoding="utf-8")
     with out:
         yield [*sinks, to(out, file)]
 

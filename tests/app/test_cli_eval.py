@@ -165,6 +165,25 @@ def test_an_evaluation_that_is_broken_off_leaves_reports_of_what_had_ended(folde
     assert "All 1 hold, 1 not run" in page
 
 
+def test_an_evaluation_that_fails_before_any_result_leaves_files_as_they_were(folder: Path) -> None:
+    files = [folder / name for name in ("out.jsonl", "out.xml", "out.html")]
+    options = [f"--{kind}={file}" for kind, file in zip(("json", "junit", "report"), files, strict=True)]
+    nowhere = ("--pool", "redis://127.0.0.1:1/0")
+    ended = inside("eval", str(folder), *nowhere, *options)
+    assert (ended.code, ended.out) == (3, "")
+    assert sorted(path.name for path in folder.iterdir()) == ["cases.yaml", "cb.py"]
+    assert (
+        inside("eval", str(folder), *nowhere, "--junit", str(files[1]), "--report", str(folder / "no" / "x")).code == 2
+    )
+    assert sorted(path.name for path in folder.iterdir()) == ["cases.yaml", "cb.py"]
+    assert hookpool("eval", str(folder), "--pool", "inline", *options).code == 0
+    before = [file.read_bytes() for file in files]
+    assert inside("eval", str(folder), *nowhere, *options).code == 3
+    assert [file.read_bytes() for file in files] == before
+    assert hookpool("eval", str(folder), "--pool", "inline", *options).code == 0
+    assert len(files[0].read_text().splitlines()) == 1
+
+
 def test_a_report_is_not_written_over_what_is_none_nor_over_another(folder: Path) -> None:
     before = (folder / "cases.yaml").read_text()
     for option in ("--junit", "--report"):
