@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import os
 import select
@@ -16,9 +15,10 @@ from sandbox.kernel import calls
 from sandbox.policy import naming_filter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sandbox.guest.child import Home
     from sandbox.guest.lockdown import Plan
-    from sandbox.guest.shared import Ground
 
 
 ONCE = (__name__, child.__name__, lockdown.__name__, calls.__name__)
@@ -49,11 +49,11 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
     imports.close_doors()
     home = child.furnish(orders["elsewhere"])
-    ground = shared.share(functools.partial(child.drill, plan, home), ONCE, maps)
-    zygote = Zygote(plan, pids, home, ground)
+    old = shared.share(functools.partial(child.drill, plan, home), ONCE, maps)
+    zygote = Zygote(plan, pids, home, old)
     zygote.rehearse()
     mappings.merge(maps)
-    mappings.collapse(maps, *ground)
+    mappings.collapse(maps, old)
     mappings.thicken(maps)
     mappings.let_go(maps)
     maps.close()
@@ -81,21 +81,22 @@ class Zygote:
     share: its loop makes few objects.
     """
 
-    def __init__(self, plan: Plan, pids: int | None, home: Home, ground: Ground) -> None:
-        """`pids`: this process's own pid namespace, where each child gets another. `ground`: see `shared`."""
+    def __init__(self, plan: Plan, pids: int | None, home: Home, old: Sequence[range]) -> None:
+        """`pids`: this process's own pid namespace, where each child gets another. `old`: see `shared.share`."""
         self.plan = plan
         self._pids = pids
         self._home = home
-        self._ground = ground
+        self._old = old
         self._pid = os.getpid()
         self._epoll = select.epoll()
         self._begin()
 
     def _begin(self) -> None:
         """With lists, which are written in place where a dict moves as it grows."""
-        self._alive: list[tuple[int, int, int]] = []  # pidfd, pid, serial
-        self._ended = [(0, 0, 0.0)] * ENDS_KEPT  # serial, waitstatus, seconds of CPU; where the serial belongs
-        self._asked: list[int] = []  # serials whose end somebody waits for
+        self._alive: list[tuple[int, int, int]]  # pidfd, pid, serial
+        self._ended: list[tuple[int, int, float]]  # serial, waitstatus, seconds of CPU; where the serial belongs
+        self._asked: list[int]  # serials whose end somebody waits for
+        self._alive, self._ended, self._asked = [], [(0, 0, 0.0)] * ENDS_KEPT, []  # before what they replace is free
 
     def rehearse(self) -> None:
         """Serve for children that find nobody at their channel, so that what happens once has happened."""
@@ -112,9 +113,9 @@ class Zygote:
 
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
-        shared.clear_ground(self._ground)
+        shared.clear(self._old)
         self._begin()  # again, on fresh pages
-        gc.freeze()  # no child looks through what came since
+        shared.immortalize()  # what came since
         self._loop(control)
 
     def _loop(self, control: socket.socket) -> None:

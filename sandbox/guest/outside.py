@@ -174,9 +174,16 @@ class Requests:
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        if type(self) is Requests:
-            later = _AsyncRequests(outside)
-            self.__dict__.update({f"async_{verb}": getattr(later, verb) for verb in VERBS})
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        verb = name.removeprefix("async_")
+        if verb == name or verb not in VERBS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        later: Callable[..., Any] = getattr(_AsyncRequests(self._outside), verb)
+        return later
+
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *(f"async_{verb}" for verb in VERBS)]
 
     def request(self, method: str, url: str, **keywords: Any) -> Any:
         return self._send("request", method, url, keywords)

@@ -23,7 +23,7 @@ import gc
 import itertools
 import sys
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sandbox import codec
 from sandbox.contract import Job
@@ -84,34 +84,25 @@ class Nobody:
         raise AssertionError(package)
 
 
-class Ground(NamedTuple):
-    """The fresh memory, which every child writes to."""
+def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> list[range]:
+    """All of it, before the first fork. `drill`: do what a child does, in the nth turn.
 
-    arena: range  # of CPython's allocator
-    heap: range  # of the C library
-
-
-def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> Ground:
-    """All of it, before the first fork, and where the fresh memory is. `drill`: do what a child does, in the nth turn.
-
-    `once`: modules with code that only a child itself can run, so that it is never specialized.
+    `once`: modules with code that only a child itself can run, so that it is never specialized. The addresses
+    that were in use before the clearing: there nobody writes any more, or hardly.
     """
     _repeat(drill)
     written = _written(drill, once)
-    known = mappings.spans(maps)
-    filler = _use_up_pools(lambda address: not any(address in span for span in known))
-    arena = id(filler[-1]) // _POOL * _POOL
-    _use_up_blocks()
-    heap = _use_up_heap()
-    ground = Ground(range(arena, arena + _ARENA - _POOL), range(heap, heap + _LARGEST_HEAP))
+    old = mappings.spans(maps)
+    filler = _use_up_pools(old)
+    _use_up_blocks(old)
+    _use_up_heap()
     _gather(written)
     del filler  # for what comes and goes now
     _repeat(drill)
     gc.collect()
     gc.disable()
-    _immortalize()
-    gc.freeze()
-    return ground
+    immortalize()
+    return old
 
 
 def _names_offset() -> int:
@@ -130,11 +121,11 @@ def _word(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
-def clear_ground(ground: Ground) -> None:
-    """Use up the free room in pages that are shared, so that what comes next lies together on those of `ground`."""
+def clear(old: Sequence[range]) -> None:
+    """Use up the free room at `old` addresses, so that what comes next lies together elsewhere."""
     gc.collect()  # which empties the lists of tuples, dicts and floats to be used again
-    _USED_UP.extend(_use_up_pools(lambda address: address in ground.arena))
-    _use_up_blocks()
+    _USED_UP.extend(_use_up_pools(old))
+    _use_up_blocks(old)
     _use_up_heap()
     if _GLIBC:  # large blocks of a job's own may be used again from now on (see `zygote.ENVIRONMENT`)
         _libc.mallopt(_M_MMAP_THRESHOLD, 4 * _ROOM)
@@ -190,7 +181,7 @@ def _copy(code: CodeType, copies: dict[int, CodeType]) -> CodeType:
     return copies[id(code)]
 
 
-def _immortalize() -> None:
+def immortalize() -> None:
     """Every object that can be reached from one the collector knows: most strings and numbers it does not.
 
     What is immortal already has been here; a set of the visited would leave ten megabytes of holes. The
@@ -213,31 +204,32 @@ def _immortalize() -> None:
         elif isinstance(found, CodeType):  # neither of which the collector looks into
             todo += (found.co_consts, found.co_names, found.co_varnames, found.co_freevars, found.co_cellvars)
             todo += (found.co_filename, found.co_name, found.co_qualname)
+    gc.freeze()
 
 
-def _use_up_pools(fresh: Callable[[int], bool]) -> list[object]:
-    """Of CPython's allocator, every free pool up to one at a fresh address. What fills them.
+def _use_up_pools(old: Sequence[range]) -> list[object]:
+    """Of CPython's allocator, every free pool up to one at a new address. What fills them.
 
     On an allocator that is made otherwise this is no use, and must not be without end.
     """
     filler: list[object] = []
     for _ in range(4 * _ROOM // _LARGEST_SMALL):
         filler.append(_block(_LARGEST_SMALL))
-        if fresh(id(filler[-1])):
+        if _is_new(filler[-1], old):
             break
     return filler
 
 
-def _use_up_blocks() -> None:
-    """For each size, every free block up to the first of an untouched pool."""
+def _use_up_blocks(old: Sequence[range]) -> None:
+    """For each size, every free block up to one at a new address."""
     for size in range(_ALIGNMENT, _LARGEST_SMALL + 1, _ALIGNMENT):
         for _ in range(_ROOM // size):
-            block = _block(size)
-            _USED_UP.append(block)
-            if _in_its_pool(block) < _FEW:
+            _USED_UP.append(_block(size))
+            if _is_new(_USED_UP[-1], old):
                 break
-    _KEPT.extend(tuple([None] * size) for size in range(1, 20) for _ in range(50))  # what was freed since
-    _KEPT.extend(slice(None) for _ in range(2))
+    _KEPT.extend(tuple([None] * size) for size in range(1, 20) for _ in range(50))  # what was freed since, and
+    for make in (list, dict, lambda: slice(None)):  # is kept by the interpreter for the next of its kind
+        _KEPT.extend(make() for _ in range(100))
 
 
 def _block(size: int) -> object:
@@ -247,15 +239,14 @@ def _block(size: int) -> object:
     return float(size) if size == 2 * _ALIGNMENT else bytes(size - _BYTES_HEAD)
 
 
-def _in_its_pool(block: object) -> int:
-    """How many blocks are in use there, those for this very look included: a pool begins with their number."""
-    return ctypes.c_uint32.from_address(id(block) // _POOL * _POOL).value
+def _is_new(block: object, old: Sequence[range]) -> bool:
+    return not any(id(block) in span for span in old)
 
 
-def _use_up_heap() -> int:
-    """Of the C library, everything free below the end of its heap. That end; 0 where the library is another."""
+def _use_up_heap() -> None:
+    """Of the C library, everything free below the end of its heap."""
     if not _GLIBC:
-        return 0
+        return
     limit, end = _libc.sbrk(0), 0
     for _ in range(_MOST_HEAP // _LARGE):
         if (end := _libc.malloc(_LARGE)) >= limit:
@@ -264,7 +255,6 @@ def _use_up_heap() -> int:
         for _ in range(_ROOM // size):
             if _libc.malloc(size) >= end:
                 break  # it is kept as well: given back it would be the first to be had again
-    return int(end)
 
 
 _libc = ctypes.CDLL(None)
@@ -275,10 +265,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _ROOM = 1024 * 1024
 _ALIGNMENT, _LARGEST_SMALL = 16, 512  # of CPython's allocator
-_ARENA, _POOL = 1024 * 1024, 16 * 1024
-_FEW = 4
 _BYTES_HEAD = sys.getsizeof(b"")
 _LARGE, _LARGEST_BIN = 64 * 1024, 1032  # of the C library's; a block twice as large would not be in its heap
-_LARGEST_HEAP, _MOST_HEAP = 1 << 30, 1 << 24
+_MOST_HEAP = 1 << 24
 _USED_UP: list[object] = []
 _KEPT: list[object] = []
