@@ -44,7 +44,7 @@ MISTAKES = {
     "- name: a\n  turns:\n    - user: hi\n      expect: {text: {matches: '('}}\n": (4, "no regular expression"),
     "- name: a\n  turns:\n    - user: hi\n      model:\n        - {txt: x}\n": (5, "unknown key 'txt' in turn"),
     "- name: a\n  turns:\n    - user: hi\n      model:\n        - {text: a, error: b}\n": (5, "a model's response is one of: text and calls, parts, error"),
-    "- name: a\n  turns:\n    - user: hi\n      model:\n        - {parts: [{text: a, inline_data: {}}]}\n": (5, "parts[0]: "),
+    "- name: a\n  turns:\n    - user: hi\n      model:\n        - {parts: [{text: a, inline_data: {}}]}\n": (5, "model.0.parts.0: "),
     "- name: a\n  turns:\n    - user: hi\n      model:\n        - calls: [{nme: x}]\n": (5, "unknown key 'nme' in turn"),
     "- name: a\n  turns:\n    - content: {parts: 5}\n": (3, "turn: content.parts: "),
     "- name: a\n  turns:\n    - hello\n": (3, "turn: an object is needed"),

@@ -145,7 +145,7 @@ def test_a_finally_runs_when_interrupted_and_the_reply_says_so(bench):
 
 
 INTERRUPTED = """
-import random, signal
+import gc, random, signal
 from sandbox.guest.chain import run_chain
 from sandbox.invocation import Code, Invocation, Reply, Source
 
@@ -154,6 +154,7 @@ sources = Code(sources=(Source(name="f.py", text=code),)).encode()
 body = Invocation(hook="before_agent_callback").encode()
 dice, seen = random.Random(7), set()
 signal.signal(signal.SIGALRM, signal.default_int_handler)
+gc.freeze()
 for _ in range(300):
     try:
         signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, 3e-3))
@@ -163,17 +164,18 @@ for _ in range(300):
         continue  # before it began, or after it was done
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.collect()  # now, not in the next run, where an interrupt would be lost in it
     reply = Reply.decode(data)
     assert reply.error is None or reply.set == {}
     seen.add(reply.error.type if reply.error else "ok")
-print(sorted(seen))
+print(sorted(seen - {"ok"}))
 """
 
 
 def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt():
     """A real signal, at three hundred random moments, in a process that has nothing else to interrupt."""
     ran = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
-    assert (ran.stdout, ran.stderr) == ("['KeyboardInterrupt', 'ok']\n", "")
+    assert (ran.stdout, ran.stderr) == ("['KeyboardInterrupt']\n", "")
 
 
 def test_bytes_that_are_no_invocation_are_an_error_reply(bench):

@@ -81,13 +81,13 @@ maps = mappings.opened()
 old = mappings.spans(maps)
 {step}
 new = [shared._block(size) for size in range(16, 513, 16) for _ in range(3)]
-print(sum(shared._is_new(one, old) for one in new) == len(new))
+print(sum(shared._is_new(one, old) for one in new) > len(new) - 4)  # a few are made of what was freed since
 """
 
 
 @pytest.mark.parametrize(
     ("step", "apart"),
-    [("filler = shared._use_up_pools(old); shared._use_up_blocks(old)", "True"), ("pass", "False")],
+    [("shared.clear(old)", "True"), ("pass", "False")],
     ids=["used up", "control"],
 )
 def test_new_objects_of_every_size_lie_in_fresh_memory(step, apart):
