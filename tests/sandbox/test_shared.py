@@ -65,7 +65,7 @@ for block, _ in blocks:
     _libc.free(block)
 end = _libc.sbrk(0)
 {step}
-print(*{{_libc.malloc(size) >= end for size in sizes for _ in range(5)}})
+print(all(_libc.malloc(size) >= end for size in sizes for _ in range(5)))
 """
 
 
