@@ -10,7 +10,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from sandbox.guest import child, imports, lockdown, mappings, proof, shared
+from sandbox.guest import child, imports, lockdown, mappings, proof, shared, tmps
+from sandbox.guest.tmps import Tmps
 from sandbox.kernel import calls
 from sandbox.policy import naming_filter
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
     from sandbox.guest.child import Home
     from sandbox.guest.lockdown import Plan
+    from sandbox.guest.tmps import Tmp
 
 
-ONCE = (__name__, child.__name__, lockdown.__name__, calls.__name__)
+ONCE = (__name__, child.__name__, lockdown.__name__, tmps.__name__, calls.__name__)
 """Modules with code that a child runs and the zygote cannot."""
 
 ENDS_KEPT = 256
@@ -37,20 +39,25 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
     Raises OSError with the step where this host does not allow the tier.
     """
     readable, hidden = orders["readable"], orders["hidden"]
-    maps, devices = mappings.opened(), lockdown.devices()
+    maps, devices, namespaces = mappings.opened(), lockdown.folder("/dev"), lockdown.folder("/proc/self/ns")
+    own = None
     if pids is None:
         bound = dict(zip(readable, readable, strict=True))
     else:
         bound, hidden = lockdown.enter_root(readable, hidden), []
+        own = Tmps(namespaces, tmps.lower(bound))
     fork = functools.partial(_fork, pids)
     plan = lockdown.prepare(orders["tier"], bound, hidden, devices, named=proof.can_name(naming_filter(), fork))
-    proof.prove(plan, fork, readable)
+    tmp = own.take() if own else None
+    proof.prove(plan, fork, readable, tmp.mounts if tmp else -1)
+    if own and tmp:
+        own.give_back(tmp)
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
     imports.close_doors()
     home = child.furnish(orders["elsewhere"])
     old = shared.share(functools.partial(child.drill, plan, home), ONCE, maps)
-    zygote = Zygote(plan, pids, home, old)
+    zygote = Zygote(plan, pids, own, home, old)
     zygote.rehearse()
     mappings.merge(maps)
     mappings.collapse(maps, old)
@@ -81,10 +88,11 @@ class Zygote:
     share: its loop makes few objects.
     """
 
-    def __init__(self, plan: Plan, pids: int | None, home: Home, old: Sequence[range]) -> None:
+    def __init__(self, plan: Plan, pids: int | None, tmps: Tmps | None, home: Home, old: Sequence[range]) -> None:
         """`pids`: this process's own pid namespace, where each child gets another. `old`: see `shared.share`."""
         self.plan = plan
         self._pids = pids
+        self._tmps = tmps
         self._home = home
         self._old = old
         self._pid = os.getpid()
@@ -93,10 +101,10 @@ class Zygote:
 
     def _begin(self) -> None:
         """With lists, which are written in place where a dict moves as it grows."""
-        self._alive: list[tuple[int, int, int]]  # pidfd, pid, serial
+        self._alive: list[tuple[int, int, int, Tmp | None]]  # pidfd, pid, serial
         self._ended: list[tuple[int, int, float]]  # serial, waitstatus, seconds of CPU; where the serial belongs
         self._asked: list[int]  # serials whose end somebody waits for
-        self._alive, self._ended, self._asked = [], [(0, 0, 0.0)] * ENDS_KEPT, []  # before what they replace is free
+        self._alive, self._ended, self._asked = [], [(0, 0, 0.0)] * ENDS_KEPT, []
 
     def rehearse(self) -> None:
         """Serve for children that find nobody at their channel, so that what happens once has happened."""
@@ -114,7 +122,9 @@ class Zygote:
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
         shared.clear(self._old)
+        _rehearsed = self._alive, self._ended, self._asked, self._tmps  # not free, or it would be used again, where it is
         self._begin()  # again, on fresh pages
+        self._tmps = self._tmps and self._tmps.anew()
         shared.immortalize()  # what came since
         self._loop(control)
 
@@ -137,27 +147,36 @@ class Zygote:
                 self._answer(int(data), control)
 
     def _bear(self, serial: int, channel: int, control: socket.socket) -> None:
+        tmp: Tmp | None = None
         try:
+            if self._tmps:
+                tmp = self._tmps.take()
             pid = _fork(self._pids)
         except OSError as error:
+            self._let_go(tmp)
             control.send(json.dumps({"unborn": serial, "why": f"fork: {error.strerror}"}).encode())
             return
         if pid == 0:
-            seat = lockdown.Seat(self.plan, serial, 0 if self.plan.tier == "A" else self._pid)
-            child.live(seat, channel, self._home)
+            parent, mounts = (0, tmp.mounts) if tmp else (self._pid, -1)
+            child.live(lockdown.Seat(self.plan, serial, parent, mounts), channel, self._home)
         pidfd = os.pidfd_open(pid)
-        self._alive.append((pidfd, pid, serial))
+        self._alive.append((pidfd, pid, serial, tmp))
         self._epoll.register(pidfd, select.EPOLLIN)
 
     def _bury(self, pidfd: int, control: socket.socket) -> None:
-        place = [fd for fd, _, _ in self._alive].index(pidfd)
-        _, pid, serial = self._alive.pop(place)
+        place = [fd for fd, *_ in self._alive].index(pidfd)
+        _, pid, serial, tmp = self._alive.pop(place)
         self._epoll.unregister(pidfd)
         os.close(pidfd)
         cpu_s = time.clock_gettime(calls.cpu_clock(pid))
         self._ended[serial % ENDS_KEPT] = serial, os.waitpid(pid, 0)[1], cpu_s
+        self._let_go(tmp)
         if self._asked:
             self._answer(serial, control)
+
+    def _let_go(self, tmp: Tmp | None) -> None:
+        if self._tmps and tmp:
+            self._tmps.give_back(tmp)
 
     def _answer(self, serial: int, control: socket.socket) -> None:
         ended, waitstatus, cpu_s = self._ended[serial % ENDS_KEPT]

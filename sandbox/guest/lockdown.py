@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandbox import policy
+from sandbox.guest.tmps import EMPTY, PRIVATE, TMP, TMP_BYTES, bind
 from sandbox.kernel import calls, landlock, seccomp
 
 if TYPE_CHECKING:
@@ -30,16 +31,12 @@ if TYPE_CHECKING:
     from sandbox.contract import Tier
 
 CHANNEL, RULESET = 3, 4  # the descriptors a child keeps; the second only until landlock is on
-PRIVATE = "/private"
-TMP = "/private/tmp"  # a mount per child; landlock grants its parent, because a rule follows the mount point
-TMP_BYTES = 16 * 1024 * 1024
 OPEN_FILES = 128
 _OUT_OF_THE_WAY = 64
 LOCKED = b"Y"  # a child's first byte, before any frame and before any user code
 UIDS = 60_000  # how many the zygote's user namespace maps beside 0
 HOST_UID = 0x70000000  # of the host: the first that a child has, through the map or, without one, itself
 CAPS = struct.Struct(">QIH")  # address space in bytes, CPU in seconds, threads: what a job brings along
-_EMPTY = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC  # of a tmpfs
 _PID_MARK = 0x5EEDF00D  # stands for the child's own pid in the prepared filter
 
 
@@ -54,7 +51,6 @@ class Plan:
     ruleset: int | None
     devices: int  # the host's /dev
     limits: tuple[tuple[int, int], ...] = ()  # rlimits that do not depend on the job
-    lower: dict[str, str] = field(default_factory=dict)  # paths below /tmp -> where they are bound
     missing: dict[str, str] = field(default_factory=dict)  # layer -> why it is not in `layers`
 
 
@@ -65,6 +61,7 @@ class Seat:
     plan: Plan
     serial: int
     parent: int  # the zygote's pid as the child sees it: 0 across a pid namespace
+    mounts: int = -1  # in tier A a mount namespace with a private tmp (`tmps`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +74,9 @@ class Layer:
     required: bool = True
 
 
-def devices() -> int:
-    """The host's /dev, to open /dev/null from when there is no such path any more."""
-    return _kept(os.open("/dev", os.O_PATH | os.O_CLOEXEC))
+def folder(path: str) -> int:
+    """One of the host's, to open what is in it when there is no such path any more."""
+    return _kept(os.open(path, os.O_PATH | os.O_CLOEXEC))
 
 
 def _kept(fd: int) -> int:
@@ -106,20 +103,20 @@ def enter_root(readable: Sequence[str], hidden: Collection[str]) -> dict[str, st
     """Swap the root for an empty read-only tmpfs with `readable` bound in at the same paths.
 
     The folders `hidden`, each directly in one of those, are empty but for what comes later in `readable`.
-    What lies below /tmp, which is the child's own, is bound elsewhere and shown there by each child
-    (see `_private_tmp`). Returns where each path was bound. The sources are opened first: the new
+    What lies below /tmp, which is the child's own, is bound elsewhere and shown there by each of those
+    (see `tmps`). Returns where each path was bound. The sources are opened first: the new
     root is built over a directory that may lie above them.
     """
     sources = {path: (os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path)) for path in readable}
     base = next(path for path in ("/tmp", "/run", "/mnt") if os.path.isdir(path))
     calls.mount(None, "/", None, calls.MS_REC | calls.MS_PRIVATE)
-    calls.mount("hookpool", base, "tmpfs", _EMPTY, "size=1m,mode=755")
+    calls.mount("hookpool", base, "tmpfs", EMPTY, "size=1m,mode=755")
     bound = {path: path if not path.startswith("/tmp/") else f"/lower{path}" for path in sources}
     for path, (fd, is_dir) in sources.items():
-        _bind(f"/proc/self/fd/{fd}", base + bound[path], is_dir=is_dir)
+        bind(f"/proc/self/fd/{fd}", base + bound[path], is_dir=is_dir)
         os.close(fd)
         for name in (os.path.basename(folder) for folder in hidden if os.path.dirname(folder) == path):
-            calls.mount("hidden", f"{base}{bound[path]}/{name}", "tmpfs", _EMPTY, "size=1m,mode=755")
+            calls.mount("hidden", f"{base}{bound[path]}/{name}", "tmpfs", EMPTY, "size=1m,mode=755")
     os.makedirs(base + TMP)
     os.symlink(TMP, base + "/tmp")
     os.chdir(base)
@@ -131,13 +128,6 @@ def enter_root(readable: Sequence[str], hidden: Collection[str]) -> dict[str, st
         calls.MOUNT_ATTR_RDONLY | calls.MOUNT_ATTR_NOSUID | calls.MOUNT_ATTR_NODEV | calls.MOUNT_ATTR_NOEXEC,
     )
     return bound
-
-
-def _bind(source: str, target: str, *, is_dir: bool) -> None:
-    os.makedirs(target if is_dir else os.path.dirname(target), exist_ok=True)
-    if not is_dir:
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
-    calls.mount(source, target, None, calls.MS_BIND | calls.MS_REC)
 
 
 def prepare(tier: Tier, bound: Mapping[str, str], hidden: Collection[str], devices: int, *, named: bool) -> Plan:
@@ -156,11 +146,6 @@ def prepare(tier: Tier, bound: Mapping[str, str], hidden: Collection[str], devic
         ruleset=ruleset,
         devices=devices,
         limits=tuple((kind, _at_most(value, resource.getrlimit(kind)[1])) for kind, value in _LIMITS),
-        lower={
-            path: source
-            for path, source in bound.items()
-            if path != source and not any(path.startswith(f"{other}/") for other in bound)  # which brings it along
-        },
     )
 
 
@@ -197,10 +182,7 @@ def _by_namespace(_: Seat) -> None:
 
 
 def _private_tmp(seat: Seat) -> None:
-    calls.unshare(calls.CLONE_NEWNS)
-    calls.mount("tmp", TMP, "tmpfs", _EMPTY, f"size={TMP_BYTES},nr_inodes=1024,mode=1777")
-    for path, source in seat.plan.lower.items():
-        _bind(source, PRIVATE + path, is_dir=os.path.isdir(source))
+    calls.call("setns", seat.mounts, calls.CLONE_NEWNS)
 
 
 def _closed_fds(seat: Seat) -> None:

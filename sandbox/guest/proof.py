@@ -24,11 +24,11 @@ type Fork = Callable[[], int]
 _PR_GET_DUMPABLE = 3
 
 
-def prove(plan: Plan, fork: Fork, readable: Sequence[str]) -> None:
-    """Take the layers that do not hold out of `plan.layers` and say why in `plan.missing`."""
+def prove(plan: Plan, fork: Fork, readable: Sequence[str], mounts: int = -1) -> None:
+    """Take the layers that do not hold out of `plan.layers` and say why in `plan.missing`. `mounts`: as of a Seat."""
     held: list[Layer] = []
     for layer in plan.layers:
-        got = _try(plan, [*held, layer], fork, readable)
+        got = _try(plan, [*held, layer], fork, readable, mounts)
         if got:
             plan.missing[layer.name] = got
         else:
@@ -47,11 +47,11 @@ def can_name(naming: bytes, fork: Fork) -> bool:
     return not _in_fork(fork, install)
 
 
-def _try(plan: Plan, layers: Sequence[Layer], fork: Fork, readable: Sequence[str]) -> str:
+def _try(plan: Plan, layers: Sequence[Layer], fork: Fork, readable: Sequence[str], mounts: int) -> str:
     zygote = os.getpid()
 
     def act() -> str:
-        seat = Seat(plan, serial=0, parent=0 if plan.tier == "A" else zygote)
+        seat = Seat(plan, serial=0, parent=0 if plan.tier == "A" else zygote, mounts=mounts)
         for layer in layers:
             layer.apply(seat)
         return ATTEMPTS[layers[-1].name](readable)
