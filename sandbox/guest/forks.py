@@ -122,7 +122,12 @@ class Zygote:
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
         shared.clear(self._old)
-        _rehearsed = self._alive, self._ended, self._asked, self._tmps  # not free, or it would be used again, where it is
+        _rehearsed = (
+            self._alive,
+            self._ended,
+            self._asked,
+            self._tmps,
+        )  # not free, or it would be used again, where it is
         self._begin()  # again, on fresh pages
         self._tmps = self._tmps and self._tmps.anew()
         shared.immortalize()  # what came since
