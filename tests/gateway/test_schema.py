@@ -15,7 +15,9 @@ from tests.gateway.conftest import Served
 
 load_all_checks()
 
-OPERATIONS = [found.ok() for found in schemathesis.openapi.from_dict(openapi.document(secured=True)).get_all_operations()]
+OPERATIONS = [
+    found.ok() for found in schemathesis.openapi.from_dict(openapi.document(secured=True)).get_all_operations()
+]
 
 BEYOND = {by_document.positive_data_acceptance}
 """A schema cannot say which arguments a hook takes, nor which apps are loaded."""
