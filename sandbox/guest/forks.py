@@ -56,13 +56,14 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
     imports.close_doors()
     home = child.furnish(orders["elsewhere"])
-    old = shared.share(functools.partial(child.drill, plan, home), ONCE, maps)
-    zygote = Zygote(plan, pids, own, home, old)
+    shared.share(functools.partial(child.drill, plan, home), ONCE, maps)
+    zygote = Zygote(plan, pids, own, home)
     zygote.rehearse()
     mappings.merge(maps)
-    mappings.collapse(maps, old)
+    mappings.collapse(maps)
     mappings.thicken(maps)
     mappings.let_go(maps)
+    zygote.old = mappings.spans(maps)
     maps.close()
     return zygote
 
@@ -88,13 +89,15 @@ class Zygote:
     share: its loop makes few objects.
     """
 
-    def __init__(self, plan: Plan, pids: int | None, tmps: Tmps | None, home: Home, old: Sequence[range]) -> None:
-        """`pids`: this process's own pid namespace, where each child gets another. `old`: see `shared.share`."""
+    def __init__(self, plan: Plan, pids: int | None, tmps: Tmps | None, home: Home) -> None:
+        """In tier A, `pids` is this process's own pid namespace, where each child gets another, and each has one of
+        `tmps`.
+        """
         self.plan = plan
+        self.old: Sequence[range] = ()  # addresses where nothing is written any more from when it serves
         self._pids = pids
         self._tmps = tmps
         self._home = home
-        self._old = old
         self._pid = os.getpid()
         self._epoll = select.epoll()
         self._begin()
@@ -121,14 +124,9 @@ class Zygote:
 
     def serve(self, control: socket.socket) -> None:
         """Until end of file on `control`."""
-        shared.clear(self._old)
-        _rehearsed = (
-            self._alive,
-            self._ended,
-            self._asked,
-            self._tmps,
-        )  # not free, or it would be used again, where it is
-        self._begin()  # again, on fresh pages
+        shared.clear(self.old)
+        _kept = self._alive, self._ended, self._asked, self._tmps  # were it free, it would be used again, where it is
+        self._begin()  # on fresh pages
         self._tmps = self._tmps and self._tmps.anew()
         shared.immortalize()  # what came since
         self._loop(control)

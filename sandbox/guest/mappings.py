@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from sandbox.kernel.syscalls import MACHINE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
@@ -104,13 +104,11 @@ def _pieces(all_: Iterable[Mapping]) -> list[list[Mapping]]:
     return [piece for piece in pieces if len(piece) > 1]
 
 
-def collapse(maps: TextIO, where: Collection[range] = (range(1 << 63),)) -> None:
-    """Huge pages under whatever is the process's own and large enough, and lies in one of `where`."""
+def collapse(maps: TextIO) -> None:
+    """Huge pages under whatever is the process's own and large enough."""
     for one in _mappings(maps):
-        if one.mode != "rw-p" or one.path not in {"", "[heap]"}:
-            continue
-        for start in range(-(-one.start // HUGE) * HUGE, one.end - HUGE + 1, HUGE):
-            if any(start in span and start + HUGE - 1 in span for span in where):
+        if one.mode == "rw-p" and one.path in {"", "[heap]"}:
+            for start in range(-(-one.start // HUGE) * HUGE, one.end - HUGE + 1, HUGE):
                 _libc.madvise(start, HUGE, _MADV_COLLAPSE)
 
 

@@ -84,11 +84,10 @@ class Nobody:
         raise AssertionError(package)
 
 
-def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> list[range]:
-    """All of it, before the first fork. `drill`: do what a child does, in the nth turn.
+def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> None:
+    """All of it but the last, before the first fork. `drill`: do what a child does, in the nth turn.
 
-    `once`: modules with code that only a child itself can run, so that it is never specialized. The addresses
-    that were in use before the clearing: there nobody writes any more, or hardly.
+    `once`: modules with code that only a child itself can run, so that it is never specialized.
     """
     _repeat(drill)
     written = _written(drill, once)
@@ -102,7 +101,6 @@ def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> 
     gc.collect()
     gc.disable()
     immortalize()
-    return old
 
 
 def _names_offset() -> int:
