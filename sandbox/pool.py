@@ -35,6 +35,7 @@ TIERS: tuple[Tier, ...] = ("A", "B", "C")  # strongest first
 ANNOUNCE_S = 5.0
 RESTART_S = 10.0
 LULL_S = 0.002  # between a hand-out and the fork that makes up for it: the job has the cores first
+REST_S = 0.006  # and as much more while half of the children still wait: its outcome has them as well
 RETRY_S = 0.2  # between two attempts to start a zygote
 IDLE_S = 0.01  # how often to look whether children may warm up now
 
@@ -68,6 +69,7 @@ class Pool:
         self._closing = False
         self._renewal: threading.Thread | None = None
         self._wake = threading.Event()
+        self._hurry = threading.Event()  # few children wait
         self._back = threading.Event()
         self._zygote = first
         self._back.set()
@@ -127,12 +129,15 @@ class Pool:
                         return child
                     child.close()
             self._back.clear()
+            self._hurry.set()
             self._wake.set()
             self._back.wait(0.2)
         raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s")
 
     def refill(self) -> None:
         """Make up for what was taken; not in `take`, because the job that took it goes first."""
+        if len(self._waiting) < self._size / 2:
+            self._hurry.set()
         self._wake.set()
 
     def discard(self, child: Child) -> None:
@@ -144,6 +149,7 @@ class Pool:
     def close(self) -> None:
         """End every child and zygote."""
         self._closing = True
+        self._hurry.set()
         self._wake.set()
         self._keeper.join()
         if self._renewal is not None:
@@ -158,6 +164,8 @@ class Pool:
         while not self._closing:
             self._wake.wait(1.0 if self._warm else IDLE_S)
             time.sleep(LULL_S)
+            self._hurry.wait(REST_S)
+            self._hurry.clear()
             self._wake.clear()
             self._clear()
             self._renew()
