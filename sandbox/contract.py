@@ -80,13 +80,14 @@ class Limits:
     stdout_bytes: int = 64 * 1024  # for stdout and for stderr, each
     reply_bytes: int = 4 * MIB  # for the reply, and for each call's arguments
     calls: int = 100
+    call_bytes: int = 16 * MIB  # for the arguments of all calls together
     threads: int = 16
 
     def __post_init__(self) -> None:
         for name in LIMIT_NAMES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not value > 0:
-                if name in {"calls", "stdout_bytes"} and value == 0:
+                if name in {"calls", "call_bytes", "stdout_bytes"} and value == 0:
                     continue
                 raise SettingsError(f"limit {name}", f"must be a number above 0, got {value!r}")
             if value == inf or (name in WHOLE_LIMITS and value != int(value)):

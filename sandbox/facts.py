@@ -29,6 +29,7 @@ class Facts:
     wants: str = ""  # a package that children of another flavour have
     over: Status | None = None  # the first limit that was passed
     used: float = 0.0  # of it, in the limit's own unit
+    call_bytes: int = 0  # of arguments, where those were too many
     container: Memory | None = None  # so much of its memory was used that this job had to end
     violation: str = ""  # the forbidden system call
     bad_frame: str = ""
@@ -92,7 +93,11 @@ OVER: dict[Status, Callable[[Facts, Limits], str]] = {
     Status.OUTPUT_LIMIT: lambda f, li: (
         f"sent a frame of {f.used:.0f} bytes, limit {li.reply_bytes} bytes (limit reply_bytes)"
     ),
-    Status.CALL_LIMIT: lambda f, li: f"made {f.used:.0f} tool and HTTP calls, limit {li.calls} (limit calls)",
+    Status.CALL_LIMIT: lambda f, li: (
+        f"sent {f.call_bytes} bytes in {f.used:.0f} tool and HTTP calls, limit {li.call_bytes} bytes (limit call_bytes)"
+        if f.call_bytes
+        else f"made {f.used:.0f} tool and HTTP calls, limit {li.calls} (limit calls)"
+    ),
     Status.POLICY_VIOLATION: lambda f, li: f"ran {f.used:.0f} threads, limit {li.threads} (limit threads)",
 }
 

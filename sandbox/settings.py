@@ -45,9 +45,20 @@ _EGRESS_BUDGETS = (
 
 
 class Settings(BaseModel):
-    """All of them, with defaults. The field `min_tier` is the variable `HOOKPOOL_MIN_TIER`."""
+    """All of them, with defaults. The field `min_tier` is the variable `HOOKPOOL_MIN_TIER`. Raises SettingsError for a
+    value or a name that cannot be.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    if not TYPE_CHECKING:  # there the fields are the signature
+
+        def __init__(self, **given: object) -> None:
+            """Raises SettingsError."""
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                raise _refusal(error) from error
 
     min_tier: Tier = Field(default="B", description="weakest sandbox tier a worker starts with")
     force_tier: Tier | None = Field(default=None, description="use only this tier's layers, for tests")
@@ -75,6 +86,7 @@ class Settings(BaseModel):
     max_stdout_bytes: int = Field(default=1024 * 1024, ge=0, description="ceiling of the limit stdout_bytes")
     max_reply_bytes: int = Field(default=16 * 1024 * 1024, gt=0, description="ceiling of the limit reply_bytes")
     max_calls: int = Field(default=1000, ge=0, description="ceiling of the limit calls")
+    max_call_bytes: int = Field(default=64 * 1024 * 1024, ge=0, description="ceiling of the limit call_bytes")
     max_threads: int = Field(default=64, gt=0, description="ceiling of the limit threads")
     lease_s: float = Field(
         default=30.0, gt=0, description="a worker's hold on a job, beyond its wall limit, before others may take it"
@@ -235,6 +247,7 @@ class Settings(BaseModel):
             stdout_bytes=self.max_stdout_bytes,
             reply_bytes=self.max_reply_bytes,
             calls=self.max_calls,
+            call_bytes=self.max_call_bytes,
             threads=self.max_threads,
         )
 
@@ -248,22 +261,22 @@ def load(environ: Mapping[str, str], **given: Any) -> Settings:  # any field's o
     values: dict[str, Any] = {
         name.removeprefix(PREFIX).lower(): value for name, value in environ.items() if name.startswith(PREFIX) and value
     }
-    values |= {name: value for name, value in given.items() if value is not None}
-    if unknown := sorted(values.keys() - Settings.model_fields.keys()):
-        raise SettingsError(f"{PREFIX}{unknown[0].upper()}", "no such setting; README.md lists them")
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        why = _why(problem)
-        name = "".join(str(step) for step in problem["loc"][:1])
-        where, why = (f"{PREFIX}{name.upper()}", why) if name else why.split(": ", 1)
-        raise SettingsError(where, why) from error
+    return Settings(**values | {name: value for name, value in given.items() if value is not None})
+
+
+def _refusal(error: ValidationError) -> SettingsError:
+    """The first thing that is wrong, by the name of its variable."""
+    problem = error.errors(include_url=False)[0]
+    why = _why(problem)
+    name = "".join(str(step) for step in problem["loc"][:1])
+    return SettingsError(f"{PREFIX}{name.upper()}", why) if name else SettingsError(*why.split(": ", 1))
 
 
 def _why(problem: ErrorDetails) -> str:
     """What is wrong with a value, in the words of who sets it."""
     limits, given = problem.get("ctx", {}), problem["input"]
+    if problem["type"] == "extra_forbidden":
+        return "no such setting; README.md lists them"
     wanted = {
         "int_parsing": "must be a whole number",
         "int_from_float": "must be a whole number",

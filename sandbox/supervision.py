@@ -100,6 +100,7 @@ class Run:
         self._over_for_hosts = False  # an answer that comes now has no channel to go to, and none is asked for
         self._wake = Wake()
         self.calls_made = 0  # calls, answered or not
+        self._call_bytes = 0  # of their arguments
         self._done = False
         self.gone = False  # nobody at the other end of the channel
 
@@ -258,6 +259,11 @@ class Run:
             return
         if len(call.arguments) > self._limits.reply_bytes:
             self._over(Status.OUTPUT_LIMIT, len(call.arguments))
+            return
+        self._call_bytes += len(call.arguments)
+        if self._call_bytes > self._limits.call_bytes:
+            self.facts.call_bytes = self._call_bytes
+            self._over(Status.CALL_LIMIT, self.calls_made)
             return
         with self._sending:
             self._due.append(call)

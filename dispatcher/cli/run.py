@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     "limits",
     multiple=True,
     metavar="NAME=VALUE",
-    help="wall_s, cpu_s, memory_mb, stdout_bytes, reply_bytes, calls or threads.",
+    help="wall_s, cpu_s, memory_mb, stdout_bytes, reply_bytes, calls, call_bytes or threads.",
 )
 @tools_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object, and nothing else.")

@@ -89,6 +89,7 @@ class LimitsBody(Body):
     stdout_bytes: Annotated[int, Field(ge=0)] | None = None
     reply_bytes: Annotated[int, Field(gt=0)] | None = None
     calls: Annotated[int, Field(ge=0)] | None = None
+    call_bytes: Annotated[int, Field(ge=0)] | None = None
     threads: Annotated[int, Field(gt=0)] | None = None
 
     @model_validator(mode="after")

@@ -41,6 +41,12 @@ ENDS = {
         Status.CALL_LIMIT,
         "limit calls",
     ),
+    "calls that say too much": (
+        "for _ in range(6): tools.lookup({'a': 'x' * 1000})",
+        Limits(calls=5, call_bytes=4000),
+        Status.CALL_LIMIT,
+        "sent 4024 bytes in 4 tool and HTTP calls, limit 4000 bytes (limit call_bytes)",
+    ),
     "exec": ("import os\nos.execv('/bin/sh', ['sh'])", QUICK, Status.POLICY_VIOLATION, "execve"),
     "a null pointer": ("import ctypes\nctypes.string_at(0)", QUICK, Status.CRASHED, "SIGSEGV"),
     "an exit before the reply": ("import os\nos._exit(7)", QUICK, Status.NO_RESULT, "exited with 7"),

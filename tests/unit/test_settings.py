@@ -3,7 +3,7 @@
 import pytest
 
 from sandbox.errors import SettingsError
-from sandbox.settings import load
+from sandbox.settings import Settings, load
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,13 @@ def test_an_impossible_value_is_named_with_what_would_be_possible(name: str, val
         load({f"HOOKPOOL_{name}": value})
     assert caught.value.where == f"HOOKPOOL_{name}"
     assert caught.value.why.startswith(why)
+
+
+@pytest.mark.parametrize("given", [{"min_tier": "Z"}, {"waiting": -1}, {"waitin": 1}, {"max_cpu_s": 601.0}], ids=str)
+def test_made_in_python_they_are_refused_like_those_of_the_environment(given: dict[str, object]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings(**given)
+    assert caught.value.where == f"HOOKPOOL_{[*given][0].upper()}"
 
 
 @pytest.mark.parametrize(
