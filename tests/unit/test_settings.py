@@ -37,7 +37,7 @@ def test_an_impossible_value_is_named_with_what_would_be_possible(name: str, val
 def test_made_in_python_they_are_refused_like_those_of_the_environment(given: dict[str, object]) -> None:
     with pytest.raises(SettingsError) as caught:
         Settings(**given)
-    assert caught.value.where == f"HOOKPOOL_{[*given][0].upper()}"
+    assert caught.value.where == f"HOOKPOOL_{next(iter(given)).upper()}"
 
 
 @pytest.mark.parametrize(
