@@ -35,7 +35,7 @@ TIERS: tuple[Tier, ...] = ("A", "B", "C")  # strongest first
 ANNOUNCE_S = 5.0
 RESTART_S = 10.0
 LULL_S = 0.002  # between a hand-out and the fork that makes up for it: the job has the cores first
-REST_S = 0.006  # and as much more while half of the children still wait: its outcome has them as well
+REST_S = 0.006  # longer where half of the children still wait: its outcome has the cores as well
 RETRY_S = 0.2  # between two attempts to start a zygote
 IDLE_S = 0.01  # how often to look whether children may warm up now
 
@@ -67,6 +67,7 @@ class Pool:
         self._restarts = 0
         self._worn: list[Zygote] = []
         self._closing = False
+        self._short = ""  # why fewer wait than should, as it was said
         self._renewal: threading.Thread | None = None
         self._wake = threading.Event()
         self._hurry = threading.Event()  # few children wait
@@ -105,7 +106,7 @@ class Pool:
 
         Another in its place is made when `refill` is called.
         """
-        until = time.monotonic() + RESTART_S
+        until, why = time.monotonic() + RESTART_S, ""
         compiled = self._shelf.take(job)
         if compiled is not None:
             if compiled.fresh():
@@ -122,17 +123,20 @@ class Pool:
                 child.close()
                 continue
             if self._zygote.alive:
-                with contextlib.suppress(ZygoteLost):
-                    child = self._zygote.fork()
-                    if child.announce(ANNOUNCE_S) and child.fresh():
+                try:
+                    forked = self._fork()
+                    if forked is not None and forked.fresh():
                         self._count("forked")
-                        return child
-                    child.close()
+                        return forked
+                except ZygoteLost:
+                    pass  # `_renew` starts another
+                except OSError as error:
+                    why = f": {error.strerror}"
             self._back.clear()
             self._hurry.set()
             self._wake.set()
             self._back.wait(0.2)
-        raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s")
+        raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s{why}")
 
     def refill(self) -> None:
         """Make up for what was taken; not in `take`, because the job that took it goes first."""
@@ -169,14 +173,25 @@ class Pool:
             self._wake.clear()
             self._clear()
             self._renew()
-            with contextlib.suppress(ZygoteLost, OSError):
-                self._fill()
+            self._try_to_fill()
             if self._zygote.busy == len(self._waiting) + len(self._shelf):
                 self._warm_up()
             self._shelf.sweep()
             for zygote in [z for z in self._worn if not z.alive or z.busy == 0]:
                 self._worn.remove(zygote)
                 zygote.close()
+
+    def _try_to_fill(self) -> None:
+        why = ""
+        try:
+            self._fill()
+        except ZygoteLost:
+            pass  # `_renew` starts another
+        except OSError as error:
+            why = error.strerror or str(error)
+        if why and why != self._short:
+            log.warning("%d of %d children wait, and no more: %s", len(self._waiting), self._size, why)
+        self._short = why
 
     def _fill(self) -> None:
         """First the children for any job, then one for each code that is wanted. Raises ZygoteLost, OSError."""
@@ -185,9 +200,8 @@ class Pool:
             job = None if len(self._waiting) < self._size else self._shelf.wanted()
             if job is None and len(self._waiting) >= self._size:
                 return
-            child = self._zygote.fork()
-            if not child.announce(ANNOUNCE_S):
-                child.close()
+            child = self._fork()
+            if child is None:
                 return
             if job is None:
                 self._waiting.append(child)
@@ -198,6 +212,19 @@ class Pool:
                 child.close()
                 raise
             self._shelf.put(job, child)
+
+    def _fork(self) -> Child | None:
+        """A child that is locked down; None where it died or took too long. Raises ZygoteLost, OSError."""
+        child = self._zygote.fork()
+        try:
+            born = child.announce(ANNOUNCE_S)
+        except OSError:
+            child.close()
+            raise
+        if not born:
+            child.close()
+            return None
+        return child
 
     @property
     def _warm(self) -> bool:

@@ -103,12 +103,13 @@ class Child:
     def announce(self, timeout: float) -> bool:
         """Wait until it is locked down but for the last filter; False when it died or took too long.
 
-        It reads no order before it is locked down, so there is nothing more to wait for.
+        It reads no order before it is locked down, so there is nothing more to wait for. Raises OSError where this
+        process has no descriptor left for what it sends.
         """
         self.channel.settimeout(timeout)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(TimeoutError, ConnectionError, FileNotFoundError):
             data, fds, self.pid = receive_signed(self.channel, 1)
-            if data == LOCKED and fds:
+            if data == LOCKED:
                 self.pidfd, self.listener = fds[0], fds[1] if len(fds) > 1 else -1
                 self.statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
                 self.born = True

@@ -23,6 +23,7 @@ import pydantic
 
 from sandbox import tracing
 from sandbox.errors import HookpoolError, PoolUnavailable, SettingsError
+from sandbox.kernel import calls
 from sandbox.settings import load
 from worker import health, logs, metrics
 
@@ -121,6 +122,7 @@ def _work(settings: Settings, name: str, make_jail: Callable[[Settings], Sandbox
     # jail starts on this thread: what it starts may be bound to the life of the thread.
     imports = threading.Thread(target=_import_celery, name="hookpool-imports", daemon=True)
     imports.start()
+    calls.open_many_files()
     with contextlib.ExitStack() as ending:
         life = Life()
         if settings.traces:

@@ -38,6 +38,7 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
 
     Raises OSError with the step where this host does not allow the tier.
     """
+    calls.open_many_files()
     readable, hidden = orders["readable"], orders["hidden"]
     maps, devices, namespaces = mappings.opened(), lockdown.folder("/dev"), lockdown.folder("/proc/self/ns")
     own = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import os
+import resource
 import socket
 import struct
 import sys
@@ -50,8 +52,8 @@ def call(name: str, *arguments: Argument) -> int:
 
 def _checked(name: str, result: int) -> int:
     if result < 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"{name}: {os.strerror(errno)}")
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
     return result
 
 
@@ -148,6 +150,12 @@ def limit(kind: int, value: int) -> None:
     call("prlimit64", 0, kind, struct.pack("=QQ", value, value), None)
 
 
+def open_many_files() -> None:
+    """Let this process have as many descriptors as it may: a child in waiting takes four here, and three of its zygote."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def drop_capabilities() -> None:
     """Give up every capability of this thread, for good once no_new_privs is set."""
     header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
@@ -166,14 +174,21 @@ def receive_fds(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
 
 
 def receive_signed(sock: socket.socket, size: int) -> tuple[bytes, list[int], int]:
-    """The same, and the sender's pid as seen from here, by the kernel's word; 0 unless the socket has SO_PASSCRED."""
+    """The same, and the sender's pid as seen from here, by the kernel's word; 0 unless the socket has SO_PASSCRED.
+
+    Raises OSError where this process had no room for a descriptor.
+    """
     fds, pid = array.array("i"), 0
-    data, ancillary, _flags, _ = sock.recvmsg(size, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, flags, _ = sock.recvmsg(size, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
         elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             pid = int.from_bytes(content[:4], sys.byteorder)
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return data, list(fds), pid
 
 

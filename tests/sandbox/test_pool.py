@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +20,8 @@ from sandbox.jail import Jail
 from sandbox.settings import Settings
 
 from .conftest import Bench, settings
+
+ROOT = Path(__file__).parents[2]
 
 
 def until(condition, seconds=20.0):
@@ -174,3 +179,33 @@ def test_what_is_installed_beside_the_promised_packages_cannot_be_read(bench):
         """.replace("paths", repr({m.__name__: m.__file__ for m in (celery, sandbox.jail, pydantic)}))
     )
     assert seen.variables == {"celery": False, "sandbox.jail": False, "pydantic": bench.jail.tier != "C"}
+
+
+MANY = """
+import logging, resource, sys, time
+from sandbox.jail import Jail
+from sandbox.kernel import calls
+from sandbox.settings import Settings
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+{raise_it}
+with Jail(Settings(waiting=40, warm_codes=0)) as jail:
+    end = time.monotonic() + 20
+    while jail.stock().waiting < {enough} and time.monotonic() < end: time.sleep(0.01)
+    time.sleep(0.2)
+    print(jail.stock().waiting == 40)
+"""
+
+
+@pytest.mark.parametrize(
+    ("raise_it", "enough", "said"),
+    [
+        ("", 10, r"\d\d of 40 children wait, and no more: Too many open files\nFalse\n"),
+        ("calls.open_many_files()", 40, r"True\n"),
+    ],
+    ids=["as it is", "as in a worker"],
+)
+def test_where_descriptors_run_out_it_is_said_once_and_a_worker_takes_all_there_are(raise_it, enough, said):
+    code = MANY.format(raise_it=raise_it, enough=enough)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert re.fullmatch(said, run.stdout), run.stdout
