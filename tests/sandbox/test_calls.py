@@ -22,7 +22,7 @@ def call(number, size=0):
     data = pack(">I", len(body)) + body
     while data: data = data[os.write(3, data):]
 """
-ROOMY = Limits(wall_s=60, cpu_s=20, memory_mb=64)
+ROOMY = Limits(wall_s=60, cpu_s=20, memory_mb=64, call_bytes=1 << 30)
 
 
 class Waits:
@@ -50,7 +50,7 @@ class Waits:
 
 @pytest.fixture
 def jail():
-    with Jail(settings("A")) as jail:
+    with Jail(settings("A", max_call_bytes=1 << 30)) as jail:
         yield jail
 
 
