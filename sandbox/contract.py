@@ -31,7 +31,7 @@ PROTOCOL = 1
 
 MIB = 1024 * 1024
 CONTEXT_BYTES = 32 * MIB
-"""The largest Job.cargo; larger ones are refused before they are queued."""
+"""The largest Job.size; larger ones are refused before they are queued."""
 
 Retry = Literal["at_most_once", "at_least_once"]
 Lane = Literal["interactive", "batch"]
@@ -171,26 +171,23 @@ class Job:
         return _load(cls, data, CONTEXT_BYTES + 64 * 1024)
 
     @property
-    def cargo(self) -> bytes:
-        """What the guest gets, as one: code and body, each after its u32 length; '1' where there is a history.
-
-        The history itself stays behind until the guest asks for it, which most callbacks never do.
-        """
-        there = b"1" if self.history else b""
-        return b"".join([_u32(self.code), self.code, _u32(self.body), self.body, there])
-
-    @property
     def size(self) -> int:
         """Bytes of all that travels."""
         return len(self.code) + len(self.body) + sum(map(len, self.history))
 
 
 class Cargo(NamedTuple):
-    """What a guest finds in a job's cargo."""
+    """What a guest gets of a job, as one: code and body, each after its u32 length; '1' where there is a history.
+
+    The history itself stays behind until the guest asks for it, which most callbacks never do.
+    """
 
     code: bytes
     body: bytes
     history: bool = False  # whether there is one to ask for
+
+    def encode(self) -> bytes:
+        return b"".join([_u32(self.code), self.code, _u32(self.body), self.body, b"1" if self.history else b""])
 
     @classmethod
     def of(cls, cargo: bytes) -> Self:

@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from zoneinfo import TZPATH
@@ -30,6 +30,7 @@ from zoneinfo import TZPATH
 import msgpack
 
 from sandbox import codec
+from sandbox.contract import Cargo
 from sandbox.errors import ZygoteLost
 from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, UIDS
 from sandbox.kernel.calls import cpu_clock, receive_signed
@@ -96,6 +97,7 @@ class Child:
     born: bool = False
     warm: bool = False  # it ran a harmless callback, or is about to
     code: bytes = b""  # what it compiled already
+    _poller: select.poll = field(default_factory=select.poll)  # wakes when it says something or is gone
     _ended: threading.Event = field(default_factory=threading.Event)
     _waitstatus: int | None = None
     cpu_s: float | None = None  # all it used, once it is known how it ended
@@ -112,6 +114,8 @@ class Child:
             if data == LOCKED:
                 self.pidfd, self.listener = fds[0], fds[1] if len(fds) > 1 else -1
                 self.statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+                self._poller.register(self.channel, select.POLLIN)
+                self._poller.register(self.pidfd, select.POLLIN)
                 self.born = True
         self.channel.settimeout(None)
         return self.born
@@ -135,10 +139,7 @@ class Child:
         """Alive, and silent since its announcement: fit to be handed out. What it used until now is not the job's."""
         if not self.born:
             return False
-        poller = select.poll()
-        poller.register(self.channel, select.POLLIN)
-        poller.register(self.pidfd, select.POLLIN)
-        if poller.poll(0):
+        if self._poller.poll(0):
             return False
         with contextlib.suppress(OSError):  # it is gone, which its supervisor will see
             self.idle = self.measure()
@@ -146,7 +147,8 @@ class Child:
 
     def order(self, job: Job) -> bytes:
         """The frame that makes it run `job`; the code stays here where the child has it already."""
-        return b"J" + self._caps(job.limits) + (replace(job, code=b"") if self.code else job).cargo
+        cargo = Cargo(b"" if self.code else job.code, job.body, bool(job.history))
+        return b"J" + self._caps(job.limits) + cargo.encode()
 
     def warm_up(self) -> None:
         """Let it touch what a job will touch first. Raises OSError when it is gone."""

@@ -26,7 +26,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from sandbox import codec
-from sandbox.contract import Job
+from sandbox.contract import Cargo, Job
 from sandbox.guest import chain, lockdown, mappings
 from sandbox.hooks import HOOKS
 from sandbox.invocation import Code, Invocation, Source
@@ -71,7 +71,8 @@ def warm_job(hook: str = "before_agent_callback", first: str = "pass") -> Job:
 def drill_order(turn: int) -> bytes:
     """A job as it comes over the channel; the hooks take turns."""
     hook = list(_TURN)[turn % len(_TURN)]
-    return codec.frame(b"J" + lockdown.CAPS.pack(0, 0, 0) + warm_job(hook, "print(callback_context.state)").cargo)
+    job = warm_job(hook, "print(callback_context.state)")
+    return codec.frame(b"J" + lockdown.CAPS.pack(0, 0, 0) + Cargo(job.code, job.body).encode())
 
 
 class Nobody:

@@ -85,11 +85,12 @@ def test_a_missing_attribute_is_still_missing() -> None:
 
 
 def test_a_cargo_comes_apart_as_it_was_put_together() -> None:
-    job = Job("j", b"code", b"body", history=(b"one\n", b"two\n"))
-    cargo = Cargo.of(job.cargo)
-    assert (cargo.code, cargo.body, cargo.history) == (b"code", b"body", True)
-    assert not Cargo.of(Job("j", b"", b"").cargo).history
-    assert job.size == len(b"codebodyone\ntwo\n")
+    for cargo in (Cargo(b"code", b"body", history=True), Cargo(b"", b"")):
+        assert Cargo.of(cargo.encode()) == cargo
+
+
+def test_a_jobs_size_is_that_of_all_that_travels() -> None:
+    assert Job("j", b"code", b"body", history=(b"one\n", b"two\n")).size == len(b"codebodyone\ntwo\n")
 
 
 @pytest.mark.parametrize("cargo", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x01x\x00\x00\x00\x09y", b"\x00\x00\x00\x05ab"])
