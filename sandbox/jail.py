@@ -10,10 +10,10 @@ import collections
 import functools
 import hashlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from sandbox.crew import Crew
 from sandbox.pool import Pool, Stock, strongest
 from sandbox.room import Room, container
 from sandbox.supervision import Run
@@ -45,7 +45,7 @@ class Jail:
         self._moved: collections.OrderedDict[bytes, Flavour] = collections.OrderedDict()  # by hash of code
         self._starting = threading.Lock()
         self._room = Room(container())
-        self._threads = ThreadPoolExecutor(HOST_CALLS, thread_name_prefix="hookpool-host")
+        self._threads = Crew(HOST_CALLS, "hookpool-host")
 
     @property
     def tier(self) -> str:
@@ -127,7 +127,7 @@ class Jail:
 
     def close(self) -> None:
         """End every child; calls of a host that are still running are not waited for."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._pool.close()
         for pool in self._others.values():
             pool.close()

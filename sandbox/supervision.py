@@ -33,9 +33,9 @@ from sandbox.zygote import FLAVOUR_WITH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import ThreadPoolExecutor
 
     from sandbox.contract import Job
+    from sandbox.crew import Crew
     from sandbox.host import Host
     from sandbox.room import Room
     from sandbox.zygote import Child
@@ -76,7 +76,7 @@ class Run:
         job: Job,
         host: Host,
         cancelled: threading.Event | None,
-        threads: ThreadPoolExecutor,
+        threads: Crew,
         room: Room,
     ) -> None:
         self.facts = Facts()
