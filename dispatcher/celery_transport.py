@@ -21,6 +21,7 @@ import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING, Self
 
@@ -31,6 +32,7 @@ from dispatcher.sender import Sender, reason
 from dispatcher.transport import Errand, answering, errand_of
 from sandbox import wire
 from sandbox.contract import CONTEXT_BYTES, Call, Job, Outcome, Return, Status
+from sandbox.crew import Crew
 from sandbox.errors import InputError, PoolError, PoolOverloaded, PoolUnavailable, ProtocolError
 from sandbox.ledger import Ledger
 from sandbox.mailbox import Entry, Mailbox, post
@@ -109,7 +111,7 @@ class CeleryTransport:
         self._hurry = threading.Event()  # one came
         self._called = 0.0  # when code called last, monotonic
         self._emptied = 0.0  # what was in the inbox by then is handled, monotonic
-        self._tools = [ThreadPoolExecutor(TOOL_CALLS, f"hookpool-tools-{depth}") for depth in range(NESTED + 1)]
+        self._tools = [Crew(TOOL_CALLS, f"hookpool-tools-{depth}") for depth in range(NESTED + 1)]
         self._cancels = ThreadPoolExecutor(1, thread_name_prefix="hookpool-cancel")
         self._away_since = 0.0
         self._next_tend = self._next_sweep = 0.0
@@ -269,7 +271,7 @@ class CeleryTransport:
             self._called = time.monotonic()
             if frame.token not in waiting.calls:
                 waiting.calls.add(frame.token)
-                self._tools[min(waiting.errand.depth, NESTED)].submit(self._answer, waiting, frame)
+                self._tools[min(waiting.errand.depth, NESTED)].submit(partial(self._answer, waiting, frame))
             return
         if frame.kind == "lack":
             self._supply(waiting)
@@ -444,7 +446,7 @@ class CeleryTransport:
             self._client.unlink(self.inbox)
         self._cancels.shutdown()
         for threads in self._tools:
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
         self._client.close()
 
     def __enter__(self) -> Self:

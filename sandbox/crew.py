@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     type Work = Callable[[], object]
 
-log = logging.getLogger("hookpool.jail")
+log = logging.getLogger("hookpool.crew")
 
 
 class Crew:

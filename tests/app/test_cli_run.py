@@ -275,3 +275,19 @@ def test_a_long_message_is_cut_in_the_detail_and_whole_in_the_error(folder: Path
     verdict = json.loads(ended.out)
     assert len(verdict["detail"]) < 600
     assert verdict["error"]["message"] == "x" * 6000
+
+
+@pytest.mark.parametrize("pool", ["inline", "embedded"])
+@pytest.mark.parametrize("slow", ["def slow(): time.sleep(200)", "async def slow(): await asyncio.sleep(200)"])
+def test_a_tool_that_hangs_keeps_nobody_once_its_invocation_has_ended(folder: Path, pool: str, slow: str) -> None:
+    (folder / "cb.py").write_text("def before_agent_callback(callback_context):\n    tools.slow({})\n")
+    (folder / "mine.py").write_text(f"import asyncio, time\n{slow}\n")
+    began = time.monotonic()
+    ended = hookpool(
+        *("run", "--hook", "before_agent_callback", "--code", "cb.py", "--tools", "python:mine.py"),
+        *("--limit", "wall_s=1", "--pool", pool),
+        cwd=folder,
+    )
+    assert ended.code == 1
+    assert "limit 1 s (limit wall_s)" in ended.out
+    assert time.monotonic() - began < 100
