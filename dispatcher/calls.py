@@ -16,8 +16,10 @@ is an object with `error`; what follows from that is a column of the dialect's t
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +29,23 @@ from dispatcher.lines import Stop
 from dispatcher.resources import key
 from sandbox import codec
 from sandbox.contract import Call, Return
+from sandbox.crew import Crew
 from sandbox.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
 
     from dispatcher.contents import Plain
     from dispatcher.lines import Line
     from dispatcher.offers import Offer
     from dispatcher.resources import Agent
     from dispatcher.tools import AppTools
+
+
+TOOLS = 256
+"""Called at once, over all conversations of a process."""
+
+_THREADS = Crew(TOOLS, "hookpool-tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ async def _perform(line: Line, one: Offer, call_id: str, arguments: Plain) -> To
         return Told({"error": why}, why)
     asked = Call(1, "tool", name, codec.pack(arguments))
     try:
-        answer = await asyncio.to_thread(tools.call, asked)
+        answer = await _aside(lambda: tools.call(asked))
     except asyncio.CancelledError:
         transport.revoke()
         raise
@@ -130,6 +139,24 @@ async def _perform(line: Line, one: Offer, call_id: str, arguments: Plain) -> To
     for _, verdict in tools.verdicts:
         line.note(verdict)
     return _told(one, answer, tools)
+
+
+async def _aside[T](work: Callable[[], T]) -> T:
+    """What `work` returns or raises. Unlike `asyncio.to_thread`, it is left behind by a loop that ends: a tool may
+    hang.
+    """
+    future: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(context.run(work))
+            except BaseException as error:
+                future.set_exception(error)
+
+    _THREADS.submit(run)
+    return await asyncio.wrap_future(future)
 
 
 def _told(one: Offer, answer: Return, tools: AppTools) -> Told:

@@ -245,3 +245,28 @@ def test_in_a_terminal_ctrl_d_and_ctrl_c_end_it_cleanly(app: Path, key: bytes | 
         process.kill()
         process.wait()
         os.close(terminal)
+
+
+def test_ctrl_c_does_not_wait_for_a_tool_that_hangs(app: Path, tmp_path: Path) -> None:
+    (app / "app.json").write_text('{"rootAgent": "Desk"}')
+    (app / "agents" / "Desk" / "Desk.json").write_text('{"tools": ["slow"]}')
+    says, tool, called = tmp_path / "calls.yaml", tmp_path / "tool.py", tmp_path / "called"
+    says.write_text("- calls: [{name: slow, args: {}}]\n")
+    tool.write_text(f"import time\ndef slow():\n    open({str(called)!r}, 'w').close()\n    time.sleep(200)\n")
+    command = [sys.executable, "-m", "dispatcher.cli", "chat", str(app), "--script", str(says)]
+    with subprocess.Popen(
+        [*command, "--tools", f"python:{tool}"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRON, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("hi\n")
+        process.stdin.flush()
+        until = time.monotonic() + 60
+        while not called.exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(100) == 130
+        assert time.monotonic() - began < 20
+        assert "Traceback" not in process.stderr.read()
