@@ -74,7 +74,7 @@ def _mappings(maps: TextIO) -> list[Mapping]:
 
 
 def spans(maps: TextIO) -> list[range]:
-    """The addresses of each mapping."""
+    """The addresses of each mapping, in order."""
     return [range(one.start, one.end) for one in _mappings(maps)]
 
 

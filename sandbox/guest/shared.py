@@ -18,9 +18,11 @@ freed: in the zygote, and for the few milliseconds a child lives, that is what w
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import gc
 import itertools
+import operator
 import sys
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -42,6 +44,7 @@ ROUNDS = 20
 
 # Of CPython 3.12, 64 bit:
 _IMMORTAL = 0xFFFFFFFF  # _Py_IMMORTAL_REFCNT
+_AT_ONCE = 500  # objects whose referents are asked for
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _MA_KEYS = 32  # offset in PyDictObject
 
@@ -190,19 +193,18 @@ def immortalize() -> None:
     names_of = _names_offset()
     todo: list[object] = gc.get_objects()
     while todo:
-        found = todo.pop()
-        count = count_of(id(found))
-        if count.value == _IMMORTAL:
-            continue
-        count.value = _IMMORTAL
-        todo += gc.get_referents(found)
-        if isinstance(found, type) and found.__flags__ & _HEAP_TYPE and (table := _word(id(found) + names_of)):
-            ctypes.c_ssize_t.from_address(table).value = _IMMORTAL
-        elif isinstance(found, dict):
-            todo += dict.keys(found)
-        elif isinstance(found, CodeType):  # neither of which the collector looks into
-            todo += (found.co_consts, found.co_names, found.co_varnames, found.co_freevars, found.co_cellvars)
-            todo += (found.co_filename, found.co_name, found.co_qualname)
+        some = [one for one in todo[-_AT_ONCE:] if sys.getrefcount(one) != _IMMORTAL]
+        del todo[-_AT_ONCE:]
+        todo += gc.get_referents(*some)
+        for found in some:
+            count_of(id(found)).value = _IMMORTAL
+            if isinstance(found, type) and found.__flags__ & _HEAP_TYPE and (table := _word(id(found) + names_of)):
+                ctypes.c_ssize_t.from_address(table).value = _IMMORTAL
+            elif isinstance(found, dict):
+                todo += dict.keys(found)
+            elif isinstance(found, CodeType):  # neither of which the collector looks into
+                todo += (found.co_consts, found.co_names, found.co_varnames, found.co_freevars, found.co_cellvars)
+                todo += (found.co_filename, found.co_name, found.co_qualname)
     gc.freeze()
 
 
@@ -239,7 +241,12 @@ def _block(size: int) -> object:
 
 
 def _is_new(block: object, old: Sequence[range]) -> bool:
-    return not any(id(block) in span for span in old)
+    """`old`: in order."""
+    place = bisect.bisect_right(old, id(block), key=_START) - 1
+    return place < 0 or id(block) not in old[place]
+
+
+_START = operator.attrgetter("start")
 
 
 def _use_up_heap() -> None:
