@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dispatcher.tally import Tally
     from dispatcher.verdict import StateDelta, Verdict
     from sandbox.bench import Figure
-    from sandbox.doctor import MemoryReport, Report
+    from sandbox.doctor import Report
 
 MIB = 1024 * 1024
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -166,7 +166,7 @@ def of_examination(examined: Report) -> RenderableType:
     section("layers", ((layer.ok, layer.name, layer.detail) for layer in examined.layers))
     section("attacks", ((attack.contained, attack.name, attack.detail) for attack in examined.attacks))
     section("tiers", ((False, f"tier {tier}", why) for tier, why in examined.tiers_missed.items()))
-    section("memory", [(examined.memory.enough or None, "container", _memory(examined.memory))])
+    section("memory", [(examined.memory.enough or None, "container", str(examined.memory))])
     if examined.redis is not None:
         section("queue", [(examined.redis.startswith("reachable"), "redis", examined.redis)])
     host = f"python {examined.python} · pydantic {examined.pydantic} · kernel {examined.kernel} {examined.machine} · cgroup {examined.cgroup}"
@@ -177,16 +177,6 @@ def of_examination(examined: Report) -> RenderableType:
         verdict += ", the queue is not reachable"
     headline = Text(f"{'✓' if examined.ok else '✗'} {verdict}", "bold green" if examined.ok else "bold red")
     return Group(headline, Padding(rows, (0, 0, 0, 1)), Text(host, "dim"))
-
-
-def _memory(found: MemoryReport) -> str:
-    """What there is, and what may be used of it."""
-    total = "no limit" if found.container_mb is None else f"{found.container_mb:,} MiB"
-    places = f"{found.places} place{'s'[: found.places != 1]}"
-    most, usual = (f"{jobs + found.beside_mb:,}" for jobs in (found.at_most_mb, found.by_default_mb))
-    use = f"a worker of {places} may use {most} MiB, {usual} where jobs keep to the default memory_mb"
-    advice = "" if found.enough else ": lower HOOKPOOL_MAX_MEMORY_MB or HOOKPOOL_CONCURRENCY, or give it more"
-    return f"{total}; {use}{advice}"
 
 
 # -- many cases ------------------------------------------------------------------------------------

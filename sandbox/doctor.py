@@ -67,6 +67,15 @@ class MemoryReport:
     beside_mb: int  # by what is no job
     enough: bool  # the container cannot be filled within the limits
 
+    def __str__(self) -> str:
+        """What there is, and what may be used of it."""
+        total = "no limit" if self.container_mb is None else f"{self.container_mb:,} MiB"
+        places = f"{self.places} place{'s'[: self.places != 1]}"
+        most, usual = (f"{jobs + self.beside_mb:,}" for jobs in (self.at_most_mb, self.by_default_mb))
+        use = f"a worker of {places} may use {most} MiB, {usual} where jobs keep to the default memory_mb"
+        advice = "" if self.enough else ": lower HOOKPOOL_MAX_MEMORY_MB or HOOKPOOL_CONCURRENCY, or give it more"
+        return f"{total}; {use}{advice}"
+
 
 @dataclass(frozen=True, slots=True)
 class Report:

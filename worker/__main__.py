@@ -17,11 +17,12 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydantic
 
-from sandbox import tracing
+from sandbox import doctor, tracing
 from sandbox.errors import HookpoolError, PoolUnavailable, SettingsError
 from sandbox.kernel import calls
 from sandbox.settings import load
@@ -51,6 +52,15 @@ def unpromised(version: str) -> str:
         f"callbacks are promised pydantic {PROMISED_PYDANTIC} and find {version} here;"
         " pip install 'hookpool[worker]' holds it"
     )
+
+
+def cramped(settings: Settings, proc: Path = Path("/proc/self")) -> str:
+    """What a worker says of a container that its jobs can fill within their limits; '' where they cannot."""
+    try:
+        found = doctor.memory(settings, proc)
+    except OSError as error:
+        return f"the memory limit of this container cannot be read: {error}"
+    return "" if found.enough else f"jobs can fill this container's memory: {found}"
 
 
 def jail_of(settings: Settings) -> Sandboxes:
@@ -134,6 +144,8 @@ def _work(settings: Settings, name: str, make_jail: Callable[[Settings], Sandbox
         health.launch(life.jail)
         if broken := unpromised(pydantic.VERSION):
             log.warning("%s", broken)
+        if short := cramped(settings):
+            log.warning("%s", short)
         imports.join()
         return _serve(settings.pool, settings, name, life, tally)
 

@@ -14,6 +14,7 @@ from sandbox.facts import Facts, conclude
 from sandbox.jail import Jail
 from sandbox.room import LOOK_S, MARGIN, SETTLE_S, V1, V2, Memory, Room, Version, container
 from sandbox.settings import Settings
+from worker.__main__ import cramped
 
 from .conftest import Bench, settings
 
@@ -137,6 +138,16 @@ def test_the_doctor_compares_the_container_with_what_the_places_may_use(machine)
     assert memory(given.model_copy(update={"egress": "live"}), machine.proc).beside_mb == 300 + 60 + 2 * 64
     machine.cgroup("/", (3 * 512 + 299) * MIB)
     assert not memory(given, machine.proc).enough
+
+
+def test_a_worker_says_at_its_start_that_its_jobs_can_fill_the_container(machine):
+    given = Settings(concurrency=3, max_memory_mb=512, egress="deny")
+    machine.cgroup("/", (3 * 512 + 300) * MIB)
+    assert cramped(given, machine.proc) == ""
+    machine.cgroup("/", (3 * 512 + 299) * MIB)
+    said = cramped(given, machine.proc)
+    assert "1,835 MiB; a worker of 3 places may use 1,836 MiB, 1,068 where jobs keep to" in said
+    assert "lower HOOKPOOL_MAX_MEMORY_MB or HOOKPOOL_CONCURRENCY" in said
 
 
 # -- which job ends ------------------------------------------------------------------------------------
