@@ -263,6 +263,26 @@ def script(client: redis.Redis, text: str) -> Script:
     return Script(client, WHOLE + text)
 
 
+def passes(error: redis.RedisError) -> bool:
+    """Whether the same command may succeed later: the server is away, full, busy or being replaced. What it refuses
+    otherwise, a key of another kind or a user that may not, it refuses again.
+    """
+    return (
+        not isinstance(error, redis.ResponseError)
+        or isinstance(error, _PASSING)
+        or str(error).startswith(_PASSING_TEXTS)
+    )
+
+
+_PASSING = (
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+)
+_PASSING_TEXTS = ("OOM", "BUSY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "READONLY", "LOADING")  # of scripts
+
+
 def shown(url: str) -> str:
     """`url` without its password and its options, for messages."""
     parts = urlsplit(url)

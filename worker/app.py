@@ -208,15 +208,16 @@ class Worker:
             return None
 
     def _insist[T](self, step: Callable[[], T], *, leaving: bool = True) -> T:
-        """A server that is away is waited for as long as a lease, on the way out too where it is worth that; then
-        redis-py's error.
+        """A server that is away is waited for as long as a lease, on the way out too where it is worth that; then, or
+        where waiting is no use, redis-py's error.
         """
         until = time.monotonic() + self._settings.lease_s
         while True:
             try:
                 return step()
-            except redis.RedisError:
-                if time.monotonic() > until or (self._shut_at < math.inf and not leaving):
+            except redis.RedisError as error:
+                late = time.monotonic() > until or (self._shut_at < math.inf and not leaving)
+                if late or not wire.passes(error):
                     raise
                 time.sleep(0.1)
 

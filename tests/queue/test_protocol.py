@@ -23,9 +23,17 @@ def client() -> Iterator[redis.Redis]:
         yield client
 
 
-def send(client: redis.Redis, text: str, tools: list[str] | None = None, *, aside: bool = False, **job: Any) -> str:
+def send(
+    client: redis.Redis,
+    text: str,
+    tools: list[str] | None = None,
+    *,
+    job_id: str = "",
+    aside: bool = False,
+    **job: Any,
+) -> str:
     """Push a job of one callback; its id. Its inbox is named like it."""
-    job_id = uuid.uuid4().hex
+    job_id = job_id or uuid.uuid4().hex
     code = msgpack.packb({"sources": [{"name": "a.py", "text": text}]})
     body = msgpack.packb(
         {"hook": "before_agent_callback", "context": {"session_id": "s", "variables": {"n": 1}}, "tools": tools or []}
@@ -140,4 +148,15 @@ def test_a_message_whose_answer_the_server_refuses_keeps_no_place(client):
     client.set(inbox, "no stream", px=60_000)
     for _ in range(20):
         send(client, WRITES, v=2, inbox=inbox)
+    assert outcome(client, send(client, WRITES))["status"] == "ok"
+
+
+@pytest.mark.parametrize("key", ["hookpool:lease:{}", "hookpool:job:{}"])
+def test_a_job_that_the_server_refuses_for_good_keeps_no_place(client, key):
+    """As long as a lease would be too long: ten of them would take a worker's two places for minutes."""
+    for _ in range(10):
+        job_id = uuid.uuid4().hex
+        client.rpush(key.format(job_id), "neither a lease nor a hash")
+        client.pexpire(key.format(job_id), 60_000)
+        send(client, WRITES, job_id=job_id)
     assert outcome(client, send(client, WRITES))["status"] == "ok"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.jail import Jail
+from sandbox.zygote import readable_paths
 
 from .conftest import Bench, settings
 
@@ -83,5 +84,6 @@ def test_nobody_comes_where_somebody_has_left_a_trace(touch):
         bench = Bench(jail)
         untouched = [bench.run(WHICH).variables["which"] for _ in range(6)]
         touched = [bench.run(WHICH + touch).variables["which"] for _ in range(6)]
-    assert len({*map(tuple, untouched)}) < 6, "control: they are used again"
+    below = any(path.startswith("/tmp/") for path in readable_paths("plain"))  # then folders are in it from the first
+    assert (len({*map(tuple, untouched)}) < 6) is not below, "control: they are used again"
     assert len({*map(tuple, touched)}) == 6
