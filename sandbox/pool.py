@@ -125,9 +125,11 @@ class Pool:
             if self._zygote.alive:
                 try:
                     forked = self._fork()
-                    if forked is not None and forked.fresh():
-                        self._count("forked")
-                        return forked
+                    if forked is not None:
+                        if forked.fresh():
+                            self._count("forked")
+                            return forked
+                        forked.close()
                 except ZygoteLost:
                     pass  # `_renew` starts another
                 except OSError as error:
