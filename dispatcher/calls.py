@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import json
+import os
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -45,7 +47,11 @@ if TYPE_CHECKING:
 TOOLS = 256
 """Called at once, over all conversations of a process."""
 
-_THREADS = Crew(TOOLS, "hookpool-tool")
+
+@functools.cache
+def _threads(pid: int) -> Crew:
+    """Of a process: a fork has none of its parent's."""
+    return Crew(TOOLS, f"hookpool-tool-{pid}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ async def _aside[T](work: Callable[[], T]) -> T:
             except BaseException as error:
                 future.set_exception(error)
 
-    _THREADS.submit(run)
+    _threads(os.getpid()).submit(run)
     return await asyncio.wrap_future(future)
 
 
