@@ -147,3 +147,26 @@ def test_the_doctor_says_what_server_it_is_and_whether_it_keeps_what_it_holds(em
         empty.config_set("maxmemory-policy", "noeviction")
     assert reach("unix:///nowhere/pool.sock").startswith("not reachable: ")
     assert reach("http://x").startswith("not reachable: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (redis.ConnectionError("away"), True),
+        (redis.TimeoutError("slow"), True),
+        (redis.exceptions.BusyLoadingError("LOADING it reads its file"), True),
+        (redis.exceptions.OutOfMemoryError("command not allowed"), True),
+        (redis.exceptions.ReadOnlyError("a replica"), True),
+        (redis.exceptions.MasterDownError("the link is down"), True),
+        (redis.ResponseError("OOM command not allowed, in a script"), True),
+        (redis.ResponseError("BUSY a script runs"), True),
+        (redis.ResponseError("MISCONF it cannot save"), True),
+        (redis.ResponseError("NOREPLICAS too few"), True),
+        (redis.ResponseError("WRONGTYPE a key of another kind"), False),
+        (redis.exceptions.NoPermissionError("this user may not"), False),
+        (redis.ResponseError("ERR unknown command"), False),
+    ],
+    ids=lambda value: f"{type(value).__name__} {value}" if isinstance(value, Exception) else "",
+)
+def test_only_what_may_heal_is_asked_again(error: redis.RedisError, passes: bool) -> None:
+    assert wire.passes(error) is passes
