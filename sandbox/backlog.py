@@ -81,10 +81,10 @@ for _ = 1, tonumber(ARGV[8]) do
     local id = string.sub(entry, 1, (string.find(entry, '\\0', 1, true) or 1) - 1)
     local job, lease = ARGV[2] .. id, ARGV[3] .. id
     if not redis.call('HGET', job, 'state') and redis.call('EXISTS', lease) == 0 then
-      redis.call('HINCRBY', job, 'takes', 1)
+      local takes = redis.call('HINCRBY', job, 'takes', 1)
       if redis.call('PTTL', job) < tonumber(ARGV[7]) then redis.call('PEXPIRE', job, ARGV[7]) end
       redis.call('SET', lease, ARGV[5], 'PX', ARGV[6])
-      table.insert(taken, {tenant, id, string.sub(entry, #id + 2)})
+      table.insert(taken, {tenant, id, string.sub(entry, #id + 2), takes})
     end
   end
 end
@@ -96,8 +96,10 @@ GIVE_BACK = """
 local back = 0
 for i = 6, #ARGV, 3 do
   local list, job, lease = ARGV[1] .. ARGV[i], ARGV[2] .. ARGV[i + 1], ARGV[3] .. ARGV[i + 1]
-  if redis.call('GET', lease) == ARGV[4] then
+  local holder = redis.call('GET', lease)
+  if holder == ARGV[4] or holder == 'hold:' .. ARGV[4] then
     redis.call('DEL', lease)
+    if holder == ARGV[4] then redis.call('HINCRBY', job, 'starts', -1) end
     redis.call('HINCRBY', job, 'takes', -1)
     if redis.call('EXISTS', list) == 0 then
       redis.call('LREM', KEYS[1], 0, ARGV[i])
@@ -120,6 +122,7 @@ class Taken(NamedTuple):
     tenant: str
     job_id: str
     message: bytes
+    takes: int = 1  # how often it was taken, now included, without having been handed back
 
 
 class Rights(NamedTuple):
@@ -165,12 +168,12 @@ class Backlog:
         """Up to `count` jobs, held by `holder` from now on."""
         lease_ms, ttl_ms = wire.ms(lease_s), wire.ms(wire.HELD_TTL_S)
         taken = self._take([wire.TURNS], [*_NAMES, count, HOLD + holder, lease_ms, ttl_ms, LOOKED_AT])
-        return [Taken(_text(tenant), _text(job_id), message) for tenant, job_id, message in taken]
+        return [Taken(_text(tenant), _text(job_id), message, takes) for tenant, job_id, message, takes in taken]
 
     def give_back(self, jobs: Sequence[Taken], holder: str) -> int:
-        """Those `holder` still holds, to where they were; how many."""
-        words = [word for job in reversed(jobs) for word in job]
-        return int(self._give_back([wire.TURNS], [*_NAMES, HOLD + holder, wire.ms(wire.HELD_TTL_S), *words]))
+        """Those `holder` still holds, or has claimed and not started, to where they were; how many."""
+        words = [word for job in reversed(jobs) for word in (job.tenant, job.job_id, job.message)]
+        return int(self._give_back([wire.TURNS], [*_NAMES, holder, wire.ms(wire.HELD_TTL_S), *words]))
 
     def offer(self, messages: Sequence[bytes]) -> None:
         """Rights to jobs that are there already."""

@@ -14,8 +14,8 @@ that is full refuses it as a whole (`wire.script`).
     admit     dispatcher  its message into the queue, and what travels beside; or none of it
     claim     worker      before a run: is there anything to run, and may it be started (again)?
     renew     worker      while it runs; also writes the job down again in a server that lost its data
-    finish    worker      the outcome into the inbox, once, and the lease gone; with it may go the claim to
-                          the next job of a chunk, which is made unless an interactive job waits
+    finish    worker      outcomes into their inboxes, each once, and the leases gone; with them may go claims to
+                          the next jobs of a chunk, which are made unless an interactive job waits
     release   worker      the lease gone without an outcome: handed back
     look      dispatcher  how its jobs are; it publishes again what nobody runs (dispatcher.retry)
     abandon   dispatcher  nobody waits any more: never start it, and tell whoever runs it
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     import redis
 
+    from sandbox.line import Word
+
 WORKER_TTL_S = 15.0
 """How long a worker counts as ready after its last sign of life."""
 
@@ -70,7 +72,7 @@ class Bid(NamedTuple):
         return [wire.job_key(self.job_id), wire.lease_key(self.job_id)]
 
     @property
-    def words(self) -> list[str | int]:
+    def words(self) -> list[Word]:
         return [self.token, wire.ms(self.lease_s), wire.ms(self.ttl_s), "1" if self.once else "", self.most]
 
 
@@ -96,12 +98,30 @@ class Standing(NamedTuple):
     takes: int = 0
 
 
-class Finished(NamedTuple):
-    """What became of an outcome, and how many interactive jobs wait meanwhile."""
+class End(NamedTuple):
+    """An outcome on its way: the run's token, its job's inbox, and the frame that is to be in it."""
 
-    delivered: bool  # False: this job has ended before
+    job_id: str
+    token: str
+    inbox: str
+    frame: bytes
+    ttl_s: float
+
+    @property
+    def keys(self) -> list[str]:
+        return [wire.job_key(self.job_id), wire.lease_key(self.job_id), wire.body_key(self.job_id), self.inbox]
+
+    @property
+    def words(self) -> list[Word]:
+        return [self.token, wire.ms(self.ttl_s), self.frame]
+
+
+class Finished(NamedTuple):
+    """What became of outcomes, and how many interactive jobs wait meanwhile."""
+
     waiting: int
-    next: Claim | None = None  # to the next job, where that was asked for and made
+    delivered: Sequence[bool]  # of each; False: this job has ended before
+    claims: Sequence[Claim] = ()  # to each of the next jobs; none where an interactive one waits
 
 
 # Of a job, its lease: token, lease ms, ttl ms, '1' if it may start only once, most starts.
@@ -137,25 +157,34 @@ if redis.call('HSETNX', KEYS[1], 'starts', ARGV[4]) == 1 then redis.call('PEXPIR
 return 'ok'
 """
 
-# KEYS job, lease, body, inbox, queue [, the next job, its lease].
-#      ARGV token, ttl ms, frame, inbox ttl ms, the frame's kind [, as in BID for the next job].
-#      A claim whose answer was lost is made already, whoever has come to wait meanwhile.
+# KEYS queue, (job, lease, body, inbox) of each that ended, (job, lease) of each to be claimed.
+#      ARGV how many ended, inbox ttl ms, the frame's kind, (token, ttl ms, frame) of each that ended, as in BID of
+#      each to be claimed. Claims whose answer was lost are made already, whoever has come to wait meanwhile.
 FINISH = (
     BID
     + """
-local waiting, fresh = redis.call('LLEN', KEYS[5]), redis.call('HSETNX', KEYS[1], 'state', 'done')
-if fresh == 1 then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  redis.call('XADD', KEYS[4], '*', ARGV[5], ARGV[3])
-  redis.call('PEXPIRE', KEYS[4], ARGV[4])
-  redis.call('UNLINK', KEYS[3])
+local ended, delivered, claims = tonumber(ARGV[1]), {}, {}
+local waiting = redis.call('LLEN', KEYS[1])
+for n = 1, ended do
+  local key, arg = 4 * n - 2, 3 * n + 1
+  local job, lease, inbox = KEYS[key], KEYS[key + 1], KEYS[key + 3]
+  delivered[n] = redis.call('HSETNX', job, 'state', 'done')
+  if delivered[n] == 1 then
+    redis.call('PEXPIRE', job, ARGV[arg + 1])
+    redis.call('XADD', inbox, '*', ARGV[3], ARGV[arg + 2])
+    redis.call('PEXPIRE', inbox, ARGV[2])
+    redis.call('UNLINK', KEYS[key + 2])
+  end
+  if redis.call('GET', lease) == ARGV[arg] then redis.call('DEL', lease) end
 end
-if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-local done = {fresh, waiting}
-if KEYS[6] and (waiting == 0 or redis.call('GET', KEYS[7]) == ARGV[6]) then
-  done[3] = claim(KEYS[6], KEYS[7], unpack(ARGV, 6))
+local key, arg = 4 * ended + 2, 3 * ended + 4
+if KEYS[key] and (waiting == 0 or redis.call('GET', KEYS[key + 1]) == ARGV[arg]) then
+  while KEYS[key] do
+    table.insert(claims, claim(KEYS[key], KEYS[key + 1], unpack(ARGV, arg, arg + 4)))
+    key, arg = key + 2, arg + 5
+  end
 end
-return done
+return {waiting, delivered, claims}
 """
 )
 
@@ -242,15 +271,14 @@ class Ledger:
         )
         return cast("Renewed", answer.decode())
 
-    def finish(
-        self, job_id: str, token: str, inbox: str, frame: bytes, *, ttl_s: float, then: Bid | None = None
-    ) -> Finished:
-        """Deliver, unless this job has ended before; and claim the next one, unless an interactive job waits."""
-        names = [wire.job_key(job_id), wire.lease_key(job_id), wire.body_key(job_id)]
-        keys = [*names, inbox, wire.QUEUES["interactive"], *(then.keys if then else ())]
-        words = [token, wire.ms(ttl_s), frame, wire.ms(wire.INBOX_TTL_S), wire.FRAME, *(then.words if then else ())]
-        delivered, waiting, *claim = self._finish(keys, words)
-        return Finished(bool(delivered), int(waiting), Claim.of(*claim) if claim else None)
+    def finish(self, ends: Sequence[End], then: Sequence[Bid] = ()) -> Finished:
+        """Deliver, each unless its job has ended before; and claim the next jobs, unless an interactive job waits."""
+        keys = [key for end in ends for key in end.keys] + [key for bid in then for key in bid.keys]
+        words: list[Word] = [len(ends), wire.ms(wire.INBOX_TTL_S), wire.FRAME]
+        words += [word for end in ends for word in end.words]
+        words += [word for bid in then for word in bid.words]
+        waiting, delivered, claims = self._finish([wire.QUEUES["interactive"], *keys], words)
+        return Finished(int(waiting), list(map(bool, delivered)), list(map(Claim.of, claims)))
 
     def release(self, job_id: str, token: str) -> None:
         """Hand a job back, started or held: whoever waits for it sees that nobody runs it."""

@@ -1,12 +1,12 @@
 """The worker: two Celery tasks, and a pulse that keeps what is running alive.
 
 Theory of operation. Celery brings messages, at most as many as there are threads, and each thread
-walks one job, or one chunk of jobs (`worker.chunk`), through three steps: `receive`, read it and fetch
-what is beside the queue and not here yet; `claim`; `conduct`, run and deliver. Only then the message is
-acknowledged. Whether
-a message means a run is the ledger's decision (`sandbox.ledger`), so a message that comes twice is
-nothing special. One more thread, the pulse, hears of cancelled jobs, renews the leases of running
-ones, and says that this worker is there.
+walks one job, or a chunk of jobs (`worker.chunk`), through four steps: `receive`, read it and fetch what
+is beside the queue and not here yet; `claim`; `conduct`, run it; `deliver` its outcome. Only then the
+message is acknowledged. Whether a message means a run is the ledger's decision (`sandbox.ledger`), so a
+message that comes twice is nothing special. One more thread, the pulse, hears of cancelled jobs, renews
+the leases of running ones, delivers outcomes that wait behind a slow job of their chunk, and says that
+this worker is there.
 
 No message kills a worker: what is no job is answered or dropped, and what goes wrong in a run is
 an outcome.
@@ -31,7 +31,7 @@ from sandbox import tracing, wire
 from sandbox.contract import MIB, Outcome, Status
 from sandbox.dead import park
 from sandbox.errors import ProtocolError
-from sandbox.ledger import WORKER_TTL_S, Bid, Ledger
+from sandbox.ledger import WORKER_TTL_S, Bid, End, Ledger
 from sandbox.mailbox import Entry, post
 from sandbox.outlet.host import Http
 from sandbox.waiting import lines
@@ -43,13 +43,14 @@ from worker.logs import about
 from worker.metrics import Tally, Uncounted, Vitals
 from worker.parts import Parts
 from worker.rates import Rates
-from worker.run import Claimed, Conducted, Run
+from worker.run import Ended, Run
 from worker.strategy import direct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from sandbox.contract import Job
+    from sandbox.ledger import Finished
     from sandbox.settings import Settings
 
 log = logging.getLogger("hookpool.worker")
@@ -82,7 +83,7 @@ class Worker:
         self._settings = settings
         self._ledger = Ledger(client)
         self._parts = Parts(client, settings.part_cache_mb * MIB)
-        self.chunks = Chunks(client, name, settings.lease_s, self, lambda: self._shut_at < math.inf)
+        self.chunks = Chunks(client, name, settings, self, lambda: self._shut_at < math.inf)
         self._http = Http(settings.egress_plan)
         self._rates = Rates(client, settings.egress_plan)
         self._running: dict[str, Run] = {}  # by token
@@ -99,8 +100,11 @@ class Worker:
     def invoke(self, words: Sequence[object]) -> None:
         """One message, the words of a Parcel. Raises only what redis-py raises before anything was run."""
         run = self.receive(words)
-        if run is not None:
-            self.conduct(self.claim(run))
+        if run is None:
+            return
+        self.claim(run)
+        if (ended := self.conduct(run)) is not None:
+            self.deliver([ended])
 
     def receive(self, words: Sequence[object], token: str = "") -> Run | None:
         """The job in a message, with all that belongs to it; `token` is that of the chunk it is in. None where
@@ -119,35 +123,50 @@ class Worker:
             return None
         return Run(complete, token, _ttl_s(job))
 
-    def claim(self, run: Run) -> Claimed:
-        """What the ledger says to it. Asked again where the answer is lost: the job may be this run's already, and
-        would be lost with it; but a worker that leaves does not wait for the server.
+    def claim(self, run: Run) -> None:
+        """Ask the ledger. Again where the answer is lost: the job may be this run's already, and would be lost with
+        it; but a worker that leaves does not wait for the server.
         """
-        return Claimed(run, self._insist(lambda: self._ledger.claim(self._bid(run)), leaving=False))
+        run.hear(self._insist(lambda: self._ledger.claim(self._bid(run)), leaving=False))
 
     def _bid(self, run: Run) -> Bid:
         settings, once = self._settings, run.job.retry == "at_most_once"
         return Bid(run.job.id, run.token, settings.lease_s, run.ttl_s, once, settings.max_starts)
 
-    def conduct(self, claimed: Claimed, following: Callable[[], Run | None] = lambda: None) -> Conducted:
-        """Run it if the claim says so, and deliver its outcome. `following` is asked then for a run to be claimed with
-        the same word to the server. Raises nothing.
-        """
-        run, (verdict, starts, now) = claimed
-        job, run.starts = run.job, starts
+    def conduct(self, run: Run) -> Ended | None:
+        """Run it if the ledger's answer says so. None where nobody is to hear of it. Raises nothing."""
+        assert run.claim is not None  # the caller asked
+        job, verdict = run.job, run.claim.verdict
         self._tally.delivery(verdict)
         if verdict == "run":
-            outcome = self._run(run, now)
+            outcome = self._run(run, run.claim.now + time.monotonic() - run.claimed_at)
         elif verdict in NOT_RUN:
-            outcome = Outcome(job.id, Status.LOST, NOT_RUN[verdict].format(starts=run.starts))
-            if verdict == "spent":
-                keep = self._settings.dead_letters
-                self._persist(lambda: park(self._client, job, outcome.detail, keep=keep), job)
+            outcome = self._give_up(run, NOT_RUN[verdict].format(starts=run.starts))
         else:
             log.info("skipped: %s", verdict, extra=about(job, verdict=verdict))
-            return Conducted()
-        self._tally.outcome(job, outcome)
-        return self._deliver(run, outcome, following)
+            return None
+        if outcome is not None:
+            return Ended(run, outcome)
+        log.info("stopped: %s", run.fate, extra=about(job))
+        self._persist(lambda: self._ledger.release(job.id, run.token), job)
+        return None
+
+    def deliver(self, ended: Sequence[Ended], then: Sequence[Run] = ()) -> Finished | None:
+        """Outcomes into their inboxes, and by the same word to the server a claim to each of `then`, unless an
+        interactive job waits. None where the server could not be told.
+        """
+        done = self._persist(lambda: self._finish(ended, then), *(one.run.job for one in ended))
+        for one in ended:
+            used = one.outcome.usage
+            facts = {"status": one.outcome.status.value, "queue_ms": used.queue_ms, "wall_ms": used.wall_ms}
+            log.info("ended", extra=about(one.run.job, **facts, starts=one.run.starts))
+        return done
+
+    def _finish(self, ended: Sequence[Ended], then: Sequence[Run]) -> Finished:
+        done = self._ledger.finish([_end(one) for one in ended if not one.delivered], [self._bid(run) for run in then])
+        for one in ended:
+            one.delivered = True
+        return done
 
     def _lack(self, job: Job, token: str) -> None:
         """Something of it is neither here nor beside the queue: whoever sent it sends it again, whole."""
@@ -156,8 +175,20 @@ class Worker:
         post(self._client, job.inbox, Entry(wire.FRAME, frame.encode()), wire.INBOX_TTL_S)
         self._ledger.release(job.id, hold_token(token))
 
-    def _run(self, run: Run, now: float) -> Outcome:
+    def _give_up(self, run: Run, why: str) -> Outcome:
+        """It is not run any more. Who killed that many workers is kept as a dead letter."""
+        assert run.claim is not None
+        if run.claim.verdict == "spent":
+            self._persist(lambda: park(self._client, run.job, why, keep=self._settings.dead_letters), run.job)
+        outcome = Outcome(run.job.id, Status.LOST, why)
+        self._tally.outcome(run.job, outcome)
+        return outcome
+
+    def _run(self, run: Run, now: float) -> Outcome | None:
+        """None where it is not wanted any more."""
         job = run.job
+        if run.fate:  # since it was claimed
+            return None
         with tracing.below(job.traceparent, "hookpool.queue", since=job.queued_at or None):
             pass
         run.renew_until = time.monotonic() + job.limits.wall_s + self._settings.lease_s
@@ -171,40 +202,22 @@ class Worker:
                 host = host_for(self._client, job, run.over, lambda head: self.invoke(wire.Parcel(head)), http)
                 outcome = execute(job, self._jail, host, now, cancelled=run.cancelled)
                 span.note(failed=_failure(outcome), status=outcome.status.value)
-            return outcome
+                self._tally.outcome(job, outcome)
         finally:
             run.over.set()
             with self._lock:
                 del self._running[run.token]
-
-    def _deliver(self, run: Run, outcome: Outcome, following: Callable[[], Run | None]) -> Conducted:
-        """The outcome into the inbox."""
-        job = run.job
         if run.fate == HANDED_BACK and job.retry == "at_most_once":
-            outcome = replace(outcome, detail=f"its worker was shut down; {outcome.detail}")
-        elif run.fate:
-            log.info("stopped: %s", run.fate, extra=about(job))
-            self._persist(lambda: self._ledger.release(job.id, run.token), job)
-            return Conducted()
-        frame = wire.Frame("outcome", job.id, outcome.encode()).encode()
-        then = following()
-        bid = self._bid(then) if then else None
-        done = self._persist(
-            lambda: self._ledger.finish(job.id, run.token, job.inbox, frame, ttl_s=run.ttl_s, then=bid), job
-        )
-        used = outcome.usage
-        facts = {"status": outcome.status.value, "queue_ms": used.queue_ms, "wall_ms": used.wall_ms}
-        log.info("ended", extra=about(job, **facts, starts=run.starts))
-        if done is None:
-            return Conducted()
-        return Conducted(done.waiting, Claimed(then, done.next) if then and done.next else None)
+            return replace(outcome, detail=f"its worker was shut down; {outcome.detail}")
+        return None if run.fate else outcome
 
-    def _persist[T](self, step: Callable[[], T], job: Job) -> T | None:
+    def _persist[T](self, step: Callable[[], T], *jobs: Job) -> T | None:
         try:
             return self._insist(step)
         except redis.RedisError as error:
-            self._tally.undelivered()
-            log.error("its outcome could not be delivered: %s", error, extra=about(job))
+            for job in jobs:
+                self._tally.undelivered()
+                log.error("its outcome could not be delivered: %s", error, extra=about(job))
             return None
 
     def _insist[T](self, step: Callable[[], T], *, leaving: bool = True) -> T:
@@ -231,8 +244,7 @@ class Worker:
         if sender:
             outcome = Outcome(sender.id, Status.PROTOCOL_ERROR, f"the worker cannot read this job: {problem}")
             frame = wire.Frame("outcome", sender.id, outcome.encode()).encode()
-            token = f"{self.name}/refused"
-            self._ledger.finish(sender.id, token, sender.inbox, frame, ttl_s=wire.SLACK_S)
+            self._ledger.finish([End(sender.id, f"{self.name}/refused", sender.inbox, frame, wire.SLACK_S)])
 
     def ready(self) -> None:
         """From now on this worker counts."""
@@ -305,6 +317,8 @@ class Worker:
                     self._cancel(bytes(word["data"]).decode("utf-8", "replace"))
                 if self._shut_at < math.inf:
                     self._leave()
+                for late in self.chunks.late():
+                    self._finish(late, ())
                 if time.monotonic() >= due:
                     self._renew()
                     self._beaten = time.monotonic()
@@ -317,23 +331,24 @@ class Worker:
 
     def _cancel(self, job_id: str) -> None:
         with self._lock:
-            runs = [run for run in self._running.values() if run.job.id == job_id]
-        for run in runs:
-            run.stop(NOBODY_WAITS)
+            running = list(self._running.values())
+        for run in (*running, *self.chunks.claimed()):
+            if run.job.id == job_id:
+                run.stop(NOBODY_WAITS)
 
     def _renew(self) -> None:
         now = time.monotonic()
         with self._lock:
             running = dict(self._running)
-        runs: Iterable[Run] = [run for run in running.values() if now < run.renew_until]
+        hung = {token for token, run in running.items() if now >= run.renew_until}
+        lease_s = self._settings.lease_s
         for token, job_id in self.chunks.held():
-            if token not in running or now < running[token].renew_until:
-                lease_s = self._settings.lease_s
+            if token not in hung:
                 self._ledger.renew(job_id, hold_token(token), lease_s=lease_s, ttl_s=wire.HELD_TTL_S, starts=0)
-        for run in runs:
-            answer = self._ledger.renew(
-                run.job.id, run.token, lease_s=self._settings.lease_s, ttl_s=run.ttl_s, starts=run.starts
-            )
+        for run in (*running.values(), *self.chunks.claimed()):
+            if run.token in hung:
+                continue
+            answer = self._ledger.renew(run.job.id, run.token, lease_s=lease_s, ttl_s=run.ttl_s, starts=run.starts)
             if answer != "ok":
                 if answer != "cancelled":
                     self._tally.lease_lost(answer)
@@ -360,6 +375,12 @@ def celery_app(url: str, worker: Worker) -> Any:  # celery has no types
 
 def _failure(outcome: Outcome) -> str:
     return "" if outcome.status is Status.OK else f"{outcome.status}: {outcome.detail}"
+
+
+def _end(ended: Ended) -> End:
+    run, job = ended.run, ended.run.job
+    frame = wire.Frame("outcome", job.id, ended.outcome.encode()).encode()
+    return End(job.id, run.token, job.inbox, frame, run.ttl_s)
 
 
 def _ttl_s(job: Job) -> float:

@@ -16,7 +16,7 @@ from sandbox import wire
 from sandbox.backlog import Backlog, Rights, entry
 from sandbox.delta import Delta
 from sandbox.errors import PoolUnavailable
-from sandbox.ledger import Bid, Ledger
+from sandbox.ledger import Bid, End, Ledger
 from sandbox.mailbox import Entry, post
 from tests.queue.conftest import Hire, Open, depths, until
 from tests.queue.kit import Hold, Server, runs
@@ -160,7 +160,7 @@ def test_what_a_full_memory_refuses_is_refused_whole(lasting: Server) -> None:
         lambda: backlog.take(5, "me", lease_s=60),
         lambda: ledger.claim(Bid("l", "me", lease_s=60, ttl_s=60, once=True, most=3)),
         lambda: ledger.renew("k", "me", lease_s=60, ttl_s=60, starts=1),
-        lambda: ledger.finish("k", "me", wire.inbox_key("i"), b"frame", ttl_s=60),
+        lambda: ledger.finish([End("k", "me", wire.inbox_key("i"), b"frame", 60)]),
         lambda: ledger.abandon("k", ttl_s=60),
         lambda: ledger.admit("q", "m", b"message", limit=9, ttl_s=60),
         lambda: ledger.admit("q", "n", b"message", {"beside": (b"x", 60)}, limit=9, ttl_s=60),

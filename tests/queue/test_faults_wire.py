@@ -10,13 +10,14 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from dispatcher import redis_store
 from dispatcher.celery_transport import CeleryTransport
 from sandbox import backlog, ledger, wire
-from sandbox.contract import Status
+from sandbox.contract import Retry, Status
 from sandbox.host import Closed
 from sandbox.settings import Settings
 from tests.queue.conftest import Hire, Open, Start, a_job, until
@@ -124,15 +125,16 @@ def test_a_worker_that_waits_for_a_server_that_is_gone_ends_when_it_is_told_to(t
 
 @pytest.mark.parametrize("delivered", [True, False])
 @pytest.mark.parametrize("step", [ledger.FINISH, backlog.TAKE])
+@pytest.mark.parametrize("retry", get_args(Retry))
 def test_a_cut_between_two_jobs_of_a_chunk_loses_none_and_repeats_none(
-    wired: Wired, tmp_path: Path, step: str, delivered: bool
+    wired: Wired, tmp_path: Path, retry: str, step: str, delivered: bool
 ) -> None:
-    """Nor where none may start twice: the word that says how one job ended claims the next."""
+    """Nor where none may start twice: the word that says how some jobs ended claims the next."""
     wire_, ran = wired.wires["worker"], tmp_path / "ran"
     cuts = wire_.cuts
     with CeleryTransport(wired.wires["dispatcher"].url, Settings(lease_s=1)) as transport:
         wire_.cut_at(sha(step), delivered=delivered)
-        jobs = [a_job(f"count {ran}", lane="batch", retry="at_most_once") for _ in range(30)]
+        jobs = [a_job(f"count {ran}", lane="batch", retry=retry) for _ in range(30)]
         futures = transport.submit_all([(job, Closed()) for job in jobs])
         assert {future.result(15).status for future in futures} == {Status.OK}
     assert wire_.cuts == cuts + 1

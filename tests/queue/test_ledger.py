@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import redis
 
 from sandbox import wire
-from sandbox.ledger import Bid, Finished, Ledger, Standing
+from sandbox.ledger import Bid, End, Ledger, Standing
 from tests.queue.conftest import until
 
 TIMES = {"lease_s": 30.0, "ttl_s": 60.0}
@@ -71,8 +71,8 @@ def test_an_outcome_is_delivered_once(ledger: Ledger, client: redis.Redis, job: 
     inbox = wire.inbox_key(job)
     ledger.admit(f"queue-{job}", job, b"message", {wire.body_key(job): (b"body", 60)}, limit=1, ttl_s=60)
     ledger.claim(Bid(job, "me", once=False, most=MAX_STARTS, **TIMES))
-    assert ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
-    assert not ledger.finish(job, "me", inbox, b"frame", ttl_s=60).delivered
+    for fresh in (True, False):
+        assert ledger.finish([End(job, "me", inbox, b"frame", 60)]).delivered == [fresh]
     assert [fields for _, fields in client.xrange(inbox)] == [{b"frame": b"frame"}]
     assert 0 < client.ttl(inbox) <= wire.INBOX_TTL_S
     assert client.get(wire.body_key(job)) is None
@@ -81,32 +81,35 @@ def test_an_outcome_is_delivered_once(ledger: Ledger, client: redis.Redis, job: 
     assert ledger.renew(job, "me", starts=1, **TIMES) == "done"
 
 
-def test_with_an_outcome_the_next_job_is_claimed_unless_an_interactive_one_waits(
+def test_with_outcomes_the_next_jobs_are_claimed_unless_an_interactive_one_waits(
     ledger: Ledger, client: redis.Redis, job: str
 ) -> None:
     """Also where the answer was lost and the word is repeated: what was claimed stays so, whoever waits by then."""
-    queue, inbox = wire.QUEUES["interactive"], wire.inbox_key(job)
+    queue, inboxes = wire.QUEUES["interactive"], [wire.inbox_key(f"{job}-{number}") for number in range(2)]
     client.delete(queue)
-    bids = [Bid(f"{job}-{number}", "me", once=True, most=MAX_STARTS, **TIMES) for number in range(4)]
-    client.set(wire.lease_key(bids[1].job_id), "hold:me")
-    client.set(wire.lease_key(bids[2].job_id), "you")
-    ledger.claim(bids[0])
+    bids = [Bid(f"{job}-{number}", "me", once=True, most=MAX_STARTS, **TIMES) for number in range(6)]
+    ends = [End(bids[number].job_id, "me", inboxes[number], b"%d" % number, 60) for number in range(2)]
+    client.set(wire.lease_key(bids[2].job_id), "hold:me")
+    client.set(wire.lease_key(bids[4].job_id), "you")
+    for bid in bids[:2]:
+        ledger.claim(bid)
 
-    def finish(number: int) -> Finished:
-        return ledger.finish(bids[number].job_id, "me", inbox, b"frame", ttl_s=60, then=bids[number + 1])
+    def finish(ends: Sequence[End], then: Sequence[Bid]) -> tuple[int, list[bool], list[tuple[str, int]]]:
+        done = ledger.finish(ends, then)
+        return done.waiting, [*done.delivered], [(claim.verdict, claim.starts) for claim in done.claims]
 
-    done = finish(0)
-    assert (done.delivered, done.waiting, done.next and done.next[:2]) == (True, 0, ("run", 1))
+    assert finish(ends, bids[2:4]) == (0, [True, True], [("run", 1), ("run", 1)])
     client.lpush(queue, "somebody")
-    repeated = finish(0)
-    assert (repeated.delivered, repeated.waiting, repeated.next and repeated.next[:2]) == (False, 1, ("run", 1))
-    assert finish(1)[1:] == (1, None)
-    assert standing(ledger, bids[2].job_id).starts == 0
+    assert finish(ends, bids[2:4]) == (1, [False, False], [("run", 1), ("run", 1)])
+    assert finish((), bids[4:]) == (1, [], [])
+    assert standing(ledger, bids[5].job_id).starts == 0
     client.delete(queue)
-    other = finish(1).next
-    assert other is not None
-    assert other.verdict == "busy"
-    assert client.xlen(inbox) == 2
+    assert finish((), bids[4:]) == (0, [], [("busy", 0), ("run", 1)])
+    assert [[fields for _, fields in client.xrange(inbox)] for inbox in inboxes] == [
+        [{b"frame": b"0"}],
+        [{b"frame": b"1"}],
+    ]
+    assert [standing(ledger, bid.job_id).leased for bid in bids] == [False, False, True, True, True, True]
 
 
 def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
@@ -122,7 +125,7 @@ def test_an_abandoned_job_is_not_started_and_who_runs_it_hears_of_it(
     assert ledger.abandon(running, ttl_s=60, only_dead=True) == Standing("", 1, True)
     assert ledger.abandon(running, ttl_s=60) == Standing("cancelled", 1, True)
     assert ledger.renew(running, "me", starts=1, **TIMES) == "cancelled"
-    assert not ledger.finish(running, "me", wire.inbox_key(job), b"frame", ttl_s=60).delivered
+    assert ledger.finish([End(running, "me", wire.inbox_key(job), b"frame", 60)]).delivered == [False]
     message = words.get_message(timeout=1)
     assert message is not None
     assert message["data"] == running.encode()

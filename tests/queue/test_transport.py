@@ -23,7 +23,7 @@ from sandbox import codec, wire
 from sandbox.contract import CONTEXT_BYTES, PROTOCOL, Call, Outcome, Return, Status
 from sandbox.errors import PoolOverloaded, PoolUnavailable
 from sandbox.host import Closed
-from sandbox.ledger import Bid, Ledger
+from sandbox.ledger import Bid, End, Ledger
 from sandbox.mailbox import Mailbox
 from sandbox.settings import Settings
 from tests.queue.conftest import a_job, running_server, until
@@ -289,7 +289,7 @@ def test_an_outcome_that_comes_while_its_job_is_given_up_counts(server: str) -> 
             if not answer[0][0].leased and not delivered.is_set():
                 frame = wire.Frame("outcome", job.id, Outcome(job.id, Status.OK).encode()).encode()
                 delivered.set()
-                assert ledger.finish(job.id, "me", transport.inbox, frame, ttl_s=60).delivered
+                assert ledger.finish([End(job.id, "me", transport.inbox, frame, 60)]).delivered == [True]
             return answer
 
         future = transport.submit(job, Closed())
