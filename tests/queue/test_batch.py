@@ -232,22 +232,6 @@ def test_what_is_claimed_behind_a_long_job_stays_its_workers_for_longer_than_a_l
     assert len(lines(ran)) == 2
 
 
-def test_what_is_cancelled_after_it_was_claimed_never_starts(one_chunk: OneChunk, tmp_path: Path) -> None:
-    gate, ran = tmp_path / "gate", tmp_path / "ran"
-    pool, (slow, dropped, last) = one_chunk(1, [f"wait {gate}", f"count {ran}", "echo"])
-    with redis.Redis.from_url(pool.url) as client:
-        ledger = Ledger(client)
-        until(lambda: all(one.starts for one in standings(ledger, pool)))
-        (job_id,) = (waiting.job.id for waiting in pool.transport._waiting.values() if waiting.future is dropped)
-        assert dropped.cancel()
-        until(lambda: ledger.look([job_id], [])[0][0].state == "cancelled")
-        time.sleep(2)  # its worker is told by a channel
-        gate.touch()
-        assert slow.result(20).status is last.result(20).status is Status.OK
-        assert not ran.exists()
-        until(lambda: not ledger.look([job_id], [])[0][0].leased)
-
-
 def standings(ledger: Ledger, pool: Crew) -> list[Standing]:
     """Of all that is out."""
     return ledger.look(list(pool.transport._waiting), [])[0]
