@@ -71,14 +71,14 @@ class Effort:
     """How much is done for the rows of throughput."""
 
     workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    rounds: int = 3  # of each, in turn with its floor
+    rounds: int = 9  # of each, in turn with its floor: one round tells little on a machine that others use too
     round_s: float = 2.0
     in_flight: int = 400  # of a batch
     backlog: int = 20_000  # jobs of a batch that an interactive one overtakes
 
 
 def figures(settings: Settings, n: int = 200, effort: Effort | None = None) -> list[Figure]:
-    """Every row; about a minute and a half at n = 200."""
+    """Every row; about two minutes at n = 200."""
     effort = effort or Effort()
     with Embedded(1, settings.model_copy(update={"concurrency": 1})) as one:
         rows = [*_ends(one, n), *_sizes(one, n)]
