@@ -8,6 +8,7 @@ HTTP is answered by this worker's broker (`sandbox.outlet`).
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
     from sandbox.contract import Call, Job
     from sandbox.host import Host
 
+LATER_S = 1.0
+"""How long after its wall limit a job is taken for over: the limit ends it, and no wait of a call is to come before."""
+
 ENTRIES = 1  # read at once: an errand that fails must not take the answer behind it along
-
-
-class _Over(Exception):
-    """Nobody waits for an answer any more."""
 
 
 def host_for(
@@ -51,14 +51,13 @@ class RemoteTools:
         self._job = job
         self._over = over
         self._errand = errand
+        self._until = time.monotonic() + job.limits.wall_s + LATER_S
 
     def call(self, call: Call) -> Return:
-        """The dispatcher's answer; status_code 0 and `tool_unavailable` where none can come. How long it takes is the
-        job's own affair: its wall limit ends the wait.
-        """
+        """The dispatcher's answer; status_code 0 and `tool_unavailable` when none came while the job ran."""
         try:
             return replace(self._ask(call), id=call.id)
-        except (redis.RedisError, ProtocolError, _Over) as error:
+        except (redis.RedisError, ProtocolError, TimeoutError) as error:
             return Return(call.id, 0, "", f"tool_unavailable: {error}")
 
     def _ask(self, call: Call) -> Return:
@@ -66,10 +65,10 @@ class RemoteTools:
         mailbox = Mailbox(self._client, wire.return_key(self._job.id, token))
         frame = wire.Frame("call", self._job.id, call.encode(), token)
         post(self._client, self._job.inbox, Entry(wire.FRAME, frame.encode()), wire.INBOX_TTL_S)
-        while not self._over.is_set():
-            for entry in mailbox.read(wire.BLOCK_S, ENTRIES):
+        while (left := self._until - time.monotonic()) > 0 and not self._over.is_set():
+            for entry in mailbox.read(max(0.01, min(wire.BLOCK_S, left)), ENTRIES):
                 if entry.kind == wire.ANSWER:
                     mailbox.drop()
                     return Return.decode(entry.data)
                 self._errand(entry.data)
-        raise _Over("the job has ended")
+        raise TimeoutError("the dispatcher did not answer in time")
