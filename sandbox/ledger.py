@@ -146,12 +146,12 @@ end
 # KEYS job, lease. ARGV as above.
 CLAIM = BID + "return claim(KEYS[1], KEYS[2], unpack(ARGV))"
 
-# KEYS job, lease. ARGV token, lease ms, ttl ms, starts.
+# KEYS job, lease. ARGV token, lease ms, ttl ms, starts; of a run to come '0': it may have been handed back meanwhile.
 RENEW = """
 local state = redis.call('HGET', KEYS[1], 'state')
 if state then return state end
 local holder = redis.call('GET', KEYS[2])
-if holder and holder ~= ARGV[1] then return 'taken' end
+if holder ~= ARGV[1] and (holder or ARGV[4] == '0') then return 'taken' end
 redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 if redis.call('HSETNX', KEYS[1], 'starts', ARGV[4]) == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 return 'ok'

@@ -345,10 +345,11 @@ class Worker:
         for token, job_id in self.chunks.held():
             if token not in hung:
                 self._ledger.renew(job_id, hold_token(token), lease_s=lease_s, ttl_s=wire.HELD_TTL_S, starts=0)
-        for run in (*running.values(), *self.chunks.claimed()):
+        runs = [(run, run.starts) for run in running.values()] + [(run, 0) for run in self.chunks.claimed()]
+        for run, starts in runs:
             if run.token in hung:
                 continue
-            answer = self._ledger.renew(run.job.id, run.token, lease_s=lease_s, ttl_s=run.ttl_s, starts=run.starts)
+            answer = self._ledger.renew(run.job.id, run.token, lease_s=lease_s, ttl_s=run.ttl_s, starts=starts)
             if answer != "ok":
                 if answer != "cancelled":
                     self._tally.lease_lost(answer)

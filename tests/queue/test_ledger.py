@@ -140,6 +140,12 @@ def test_a_server_that_forgot_everything_is_told_again(ledger: Ledger, client: r
     assert client.pttl(wire.job_key(job)) > 0
 
 
+def test_what_was_handed_back_is_not_held_again(ledger: Ledger, client: redis.Redis, job: str) -> None:
+    """By a renewal that was on its way: whoever takes it next would pass it over."""
+    assert ledger.renew(job, "hold:me", starts=0, **TIMES) == "taken"
+    assert not client.exists(wire.lease_key(job), wire.job_key(job))
+
+
 def test_a_full_queue_admits_nothing(ledger: Ledger, client: redis.Redis, job: str) -> None:
     queue = f"queue-{job}"
     client.lpush(queue, "1", "2")
