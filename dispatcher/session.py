@@ -131,7 +131,8 @@ def judge(invocation: Invocation, invocation_id: str, outcome: Outcome, limits: 
             status, detail = Status.PROTOCOL_ERROR, f"the reply cannot be read: {problem}"
     if reply.error is not None:
         status, detail = _blame(reply, outcome, limits)
-    failed = reply.error is not None
+    error = reply.error
+    failed = error is not None
     return Verdict(
         invocation_id=invocation_id,
         hook=invocation.hook,
@@ -145,7 +146,7 @@ def judge(invocation: Invocation, invocation_id: str, outcome: Outcome, limits: 
         stdout=outcome.stdout.decode("utf-8", "replace"),
         stderr=outcome.stderr.decode("utf-8", "replace"),
         truncated=outcome.truncated,
-        error=VerdictError(**reply.error.model_dump(include={"type", "message", "traceback"})) if reply.error else None,
+        error=VerdictError(type=error.type, message=error.message, traceback=error.traceback) if error else None,
         warnings=[*outcome.warnings, *reply.warnings],
         calls=[VerdictCall(kind=c.kind, name=c.name, status=c.status, ms=c.ms) for c in outcome.calls],
         usage=VerdictUsage(

@@ -16,6 +16,7 @@ supervisor saw from outside the sandbox; `Outcome.reply` is what the code inside
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import inf
@@ -177,7 +178,7 @@ class Job:
 
 
 class Cargo(NamedTuple):
-    """What a guest gets of a job, as one: code and body, each after its u32 length; '1' where there is a history.
+    """What a guest gets of a job, as one: the u32 length of the code, whether there is a history, code, body.
 
     The history itself stays behind until the guest asks for it, which most callbacks never do.
     """
@@ -187,26 +188,22 @@ class Cargo(NamedTuple):
     history: bool = False  # whether there is one to ask for
 
     def encode(self) -> bytes:
-        return b"".join([_u32(self.code), self.code, _u32(self.body), self.body, b"1" if self.history else b""])
+        return _CARGO.pack(len(self.code), self.history) + self.code + self.body
 
     @classmethod
-    def of(cls, cargo: bytes) -> Self:
-        """Raises ProtocolError where a length cannot be right."""
-        code, after = _after_u32(cargo, 0, "code")
-        body, after = _after_u32(cargo, after, "body")
-        return cls(code, body, cargo[after:] == b"1")
+    def of(cls, data: bytes, at: int = 0) -> Self:
+        """What begins at `at`. Raises ProtocolError where a length cannot be right."""
+        start = at + _CARGO.size
+        if start > len(data):
+            raise ProtocolError(f"cargo: {len(data) - at} bytes, it takes {_CARGO.size} at least")
+        size, history = _CARGO.unpack_from(data, at)
+        end = start + size
+        if end > len(data):
+            raise ProtocolError(f"cargo: {size} bytes of code announced in {len(data) - at} bytes")
+        return cls(data[start:end], data[end:], history)
 
 
-def _u32(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big")
-
-
-def _after_u32(cargo: bytes, start: int, what: str) -> tuple[bytes, int]:
-    """What is announced at `start`, and where it ends."""
-    end = start + 4 + int.from_bytes(cargo[start : start + 4], "big")
-    if end > len(cargo):
-        raise ProtocolError(f"cargo: {end - start - 4} bytes of {what} announced in {len(cargo)} bytes")
-    return cargo[start + 4 : end], end
+_CARGO = struct.Struct(">I?")
 
 
 @_known_keys

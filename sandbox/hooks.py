@@ -118,17 +118,19 @@ class Hook:
         is `where` and the name.
         """
         allowed = self.argument_names(dialect)
-        takes = f"{self.name} takes {', '.join(allowed) or 'no arguments'}"
         for name in arguments:
             if name not in allowed:
-                raise InputError(f"{where}{name}", f"unknown; {takes}")
+                raise InputError(f"{where}{name}", f"unknown; {self._takes(allowed)}")
         failed = arguments.get("error") is not None
         for p in self.positional(dialect):
             if p.name in arguments:
                 if why := p.unfit(arguments[p.name]):
                     raise InputError(f"{where}{p.name}", why)
             elif not (p.kind == "context" or p.optional or (p.is_result and failed)):
-                raise InputError(f"{where}{p.name}", f"missing; {takes}")
+                raise InputError(f"{where}{p.name}", f"missing; {self._takes(allowed)}")
+
+    def _takes(self, allowed: tuple[str, ...]) -> str:
+        return f"{self.name} takes {', '.join(allowed) or 'no arguments'}"
 
 
 CONTEXT = Parameter("callback_context", "context")

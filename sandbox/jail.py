@@ -110,7 +110,8 @@ class Jail:
             child = pool.take(job)
             try:
                 run = Run(child, job, host, cancelled, self._threads, self._room)
-                run.supervise(pool.refill)
+                pool.refill()
+                run.supervise()
             finally:
                 pool.discard(child)
             if run.facts.begun or not run.gone:

@@ -34,8 +34,8 @@ log = logging.getLogger("hookpool.pool")
 TIERS: tuple[Tier, ...] = ("A", "B", "C")  # strongest first
 ANNOUNCE_S = 5.0
 RESTART_S = 10.0
-LULL_S = 0.002  # between a hand-out and the fork that makes up for it: the job has the cores first
-REST_S = 0.006  # longer where half of the children still wait: its outcome has the cores as well
+LULL_S = 0.002  # before the forks that make up for what was used: the outcome has the cores first
+REST_S = 0.006  # longer where half of the children still wait: so has what is done with it
 RETRY_S = 0.2  # between two attempts to start a zygote
 IDLE_S = 0.01  # how often to look whether children may warm up now
 
@@ -102,10 +102,7 @@ class Pool:
         return [child.pid for child in list(self._waiting)]
 
     def take(self, job: Job) -> Child:
-        """A live child for `job`, locked down and silent. Raises ZygoteLost when none can be had in time.
-
-        Another in its place is made when `refill` is called.
-        """
+        """A live child for `job`, locked down and silent. Raises ZygoteLost when none can be had in time."""
         until, why = time.monotonic() + RESTART_S, ""
         compiled = self._shelf.take(job)
         if compiled is not None:
@@ -114,9 +111,9 @@ class Pool:
                 return compiled
             compiled.close()
         while time.monotonic() < until:
-            with contextlib.suppress(IndexError):
-                with self._handing:
-                    child = self._waiting.popleft()
+            with self._handing:
+                child = self._waiting.popleft() if self._waiting else None
+            if child is not None:
                 if child.fresh():
                     self._count("waiting")
                     return child
@@ -141,13 +138,15 @@ class Pool:
         raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s{why}")
 
     def refill(self) -> None:
-        """Make up for what was taken; not in `take`, because the job that took it goes first."""
+        """Make up for what was taken where few are left; a thread that wakes is in the way of the job that took it."""
         if len(self._waiting) < self._size / 2:
             self._hurry.set()
-        self._wake.set()
+            self._wake.set()
 
     def discard(self, child: Child) -> None:
-        """Kill a child that was used. What was held of it is let go a little later: its outcome goes first."""
+        """Kill a child that was used. What was held of it is let go a little later: its outcome goes first. So is
+        another in its place made.
+        """
         child.signal(signal.SIGKILL)
         self._spent.append(child)
         self._wake.set()
@@ -245,9 +244,11 @@ class Pool:
             self._spent.popleft().close()
 
     def _empty(self) -> None:
-        for _ in range(len(self._waiting)):
-            with contextlib.suppress(IndexError):
-                self._waiting.popleft().close()
+        with self._handing:
+            gone = list(self._waiting)
+            self._waiting.clear()
+        for child in gone:
+            child.close()
         self._shelf.clear()
 
     def _renew(self) -> None:

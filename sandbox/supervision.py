@@ -1,7 +1,8 @@
 """The supervision of one job in one child: feed it, watch it, answer its calls, kill it.
 
-Theory of operation. One poll loop over three descriptors: the channel (frames both ways, never
-blocking), the seccomp listener (a forbidden call, by number) and a wake-up. Calls of the host run on
+Theory of operation. The child gets its order before anything else is made here, and wakes meanwhile.
+Then one poll loop over two or three descriptors: the channel (frames both ways, never blocking), the
+seccomp listener (a forbidden call, by number) and, from the first call on, a wake-up. Calls of the host run on
 threads, a few at a time for each job, which write the answer to the channel themselves and wake the
 loop only when it takes no more. Every 20 ms the loop also looks at the child's CPU clock, at its
 memory, at what is kept here for it, and at what the container has left (`room`). Any doubt about a
@@ -13,11 +14,11 @@ The reply's content is not looked at here: it is a claim, and the dispatcher's t
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
@@ -32,8 +33,6 @@ from sandbox.kernel.syscalls import name_of
 from sandbox.zygote import FLAVOUR_WITH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sandbox.contract import Job
     from sandbox.crew import Crew
     from sandbox.host import Host
@@ -68,7 +67,7 @@ class Capture:
 
 
 class Run:
-    """The supervision of one job in one child."""
+    """The supervision of one job in one child, which has its order when this is made."""
 
     def __init__(
         self,
@@ -79,18 +78,20 @@ class Run:
         threads: Crew,
         room: Room,
     ) -> None:
+        self._started = time.monotonic()
+        self._child = child
+        self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
+        self._ordered = False  # the whole job is on its way
+        self._send()
         self.facts = Facts()
         self.calls: list[CallRecord] = []
         self.out = {tag: Capture(job.limits.stdout_bytes) for _, tag in STREAMS}
-        self._child = child
         self._job = job
         self._limits = job.limits
         self._host = host
         self._cancelled = cancelled
         self._threads = threads
         self._room = room
-        self._outgoing = collections.deque([memoryview(codec.frame(child.order(job)))])
-        self._ordered = False  # the whole job is on its way
         self._asked = False  # for its history
         self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
         self._sending = threading.Lock()  # over _outgoing, calls, what follows, and the channel's sending side
@@ -98,7 +99,8 @@ class Run:
         self._asking = 0  # threads that ask the host
         self._unanswered = 0  # bytes of arguments
         self._over_for_hosts = False  # an answer that comes now has no channel to go to, and none is asked for
-        self._wake = Wake()
+        self._poller = select.poll()
+        self._wake: Wake | None = None  # for the threads that ask the host
         self.calls_made = 0  # calls, answered or not
         self._call_bytes = 0  # of their arguments
         self._done = False
@@ -122,25 +124,19 @@ class Run:
             tier=zygote.tier,
         )
 
-    def supervise(self, under_way: Callable[[], None]) -> None:
-        """Until the reply, a limit, a violation or the child's end. The child is the caller's to kill.
-
-        `under_way` is called when the child has its order.
-        """
+    def supervise(self) -> None:
+        """Until the reply, a limit, a violation or the child's end. The child is the caller's to kill."""
         child, facts = self._child, self.facts
-        child.channel.setblocking(False)
-        started = time.monotonic()
         try:
-            self._send()
-            under_way()
-            self._loop(started)
+            self._loop()
         finally:
-            facts.wall_s = time.monotonic() - started
+            facts.wall_s = time.monotonic() - self._started
             facts.pending = self._frames.pending
             self._room.leave(self)
             with self._sending:
                 self._over_for_hosts = True
-            self._wake.close()
+            if self._wake is not None:
+                self._wake.close()
         self._measure()
         if self.gone:
             facts.exit_code = child.exit_code(EXIT_S)
@@ -149,14 +145,12 @@ class Run:
             facts.zygote_died = facts.exit_code is None and not child.zygote.alive
             facts.hung_up = facts.exit_code is None and child.zygote.alive
 
-    def _loop(self, started: float) -> None:
-        child = self._child
-        poller = select.poll()
+    def _loop(self) -> None:
+        child, poller = self._child, self._poller
         if child.listener >= 0:
             poller.register(child.listener, select.POLLIN)
-        poller.register(self._wake.fd, select.POLLIN)
-        end = started + self._limits.wall_s
-        look = started + POLL_S
+        end = self._started + self._limits.wall_s
+        look = self._started + POLL_S
         while not self._done:
             poller.register(child.channel, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
             for fd, event in poller.poll(max(0.0, look - time.monotonic()) * 1000):
@@ -165,10 +159,10 @@ class Run:
                         self._violation()
                     else:  # its last user is gone; the channel says the same
                         poller.unregister(fd)
-                elif fd == self._wake.fd:
-                    os.eventfd_read(fd)  # there is more to send: the next turn waits for room
-                else:
+                elif fd == child.channel.fileno():
                     self._talk(event)
+                else:
+                    os.eventfd_read(fd)  # there is more to send: the next turn waits for room
             now = time.monotonic()
             if now < look or self._done:
                 continue
@@ -189,7 +183,7 @@ class Run:
                 with self._sending:
                     self._send()
             if event & (select.POLLIN | select.POLLHUP):
-                data = channel.recv(CHUNK)
+                data = channel.recv(CHUNK, socket.MSG_DONTWAIT)
                 if not data:
                     self.gone = self._done = True
                     self.facts.begun |= self._ordered  # with any of it unread, this would be a reset
@@ -214,7 +208,7 @@ class Run:
         """As much of what is due as the channel takes. Who reads no more may still have sent a reply."""
         try:
             while self._outgoing:
-                rest = self._outgoing[0][self._child.channel.send(self._outgoing[0]) :]
+                rest = self._outgoing[0][self._child.channel.send(self._outgoing[0], socket.MSG_DONTWAIT) :]
                 if rest:
                     self._outgoing[0] = rest
                 else:
@@ -265,6 +259,9 @@ class Run:
             self.facts.call_bytes = self._call_bytes
             self._over(Status.CALL_LIMIT, self.calls_made)
             return
+        if self._wake is None:
+            self._wake = Wake()
+            self._poller.register(self._wake.fd, select.POLLIN)
         with self._sending:
             self._due.append(call)
             self._unanswered += len(call.arguments)
@@ -302,7 +299,7 @@ class Run:
             self._unanswered -= len(call.arguments)
             self._outgoing.append(memoryview(frame))
             self._send()
-            if self._outgoing:
+            if self._outgoing and self._wake is not None:
                 self._wake.set()
 
     def _violation(self) -> None:
@@ -339,12 +336,13 @@ class Run:
     def _measure(self) -> int:
         """Read CPU and memory from outside. Bytes that are resident now; 0 when it is gone."""
         child, facts = self._child, self.facts
-        with contextlib.suppress(OSError):
+        try:
             now = child.measure()
-            facts.cpu_s = now.cpu_s - child.idle.cpu_s
-            facts.peak_rss = max(facts.peak_rss, now.rss)
-            return now.rss
-        return 0
+        except OSError:
+            return 0
+        facts.cpu_s = now.cpu_s - child.idle.cpu_s
+        facts.peak_rss = max(facts.peak_rss, now.rss)
+        return now.rss
 
     def _over(self, limit: Status, used: float) -> None:
         if self.facts.over is None:

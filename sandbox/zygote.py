@@ -141,8 +141,10 @@ class Child:
             return False
         if self._poller.poll(0):
             return False
-        with contextlib.suppress(OSError):  # it is gone, which its supervisor will see
+        try:
             self.idle = self.measure()
+        except OSError:  # it is gone, which its supervisor will see
+            pass
         return True
 
     def order(self, job: Job) -> bytes:
@@ -174,8 +176,10 @@ class Child:
     def signal(self, number: int) -> None:
         """Send a signal; a child that is gone already is no error."""
         if self.pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 signal.pidfd_send_signal(self.pidfd, number)
+            except ProcessLookupError:
+                pass
 
     def ended(self, waitstatus: int | None, cpu_s: float | None = None) -> None:
         """The zygote's word on how it ended; None when the zygote itself is gone."""

@@ -279,6 +279,8 @@ class Stage:
             raise WrongReturn(f"variables must be a dict, it is {type(state).__name__}")
         items = list(dict.items(state))  # a copy: a thread left behind may still write
         same = {k for k, v in items if type(k) is str and k in self.before and _fingerprint(v) == self.before[k]}
+        if len(same) == len(items) == len(self.before):
+            return Delta()
         touched = jsonable.plain({k: v for k, v in items if type(k) is not str or k not in same}, "variables")
         if not self.fidelity.integers:
             touched = jsonable.as_struct(touched)
@@ -367,7 +369,7 @@ def _seen(
 
 def _settled(value: Any) -> Any:
     """What an async function comes to."""
-    if not inspect.isawaitable(value):
+    if value is None or not inspect.isawaitable(value):
         return value
 
     async def waiting() -> Any:

@@ -7,7 +7,6 @@ nothing. A child then finds its code specialized and its caches full, and writes
 from __future__ import annotations
 
 import _thread
-import contextlib
 import gc
 import io
 import multiprocessing
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 STACK_BYTES = 1024 * 1024  # per thread, so that sixteen fit the address space
 _LENGTH = 4
+_AHEAD = 8192  # bytes read at once: most jobs are no longer
 
 
 class Home(NamedTuple):
@@ -68,6 +68,7 @@ def live(seat: Seat, channel: int, home: Home) -> NoReturn:
     """Lock down, do what is ordered. The process ends here whatever happens."""
     try:
         os.dup2(channel, lockdown.CHANNEL)
+        home.wire.use(lockdown.CHANNEL)
         lockdown.lock(seat)
         _obey(seat, home)
     except BaseException:  # a child has nobody to raise to; its end without a reply is the report
@@ -82,9 +83,8 @@ def drill(plan: Plan, home: Home, turn: int) -> None:
     with ours, theirs, calls.harmless():
         theirs.sendall(shared.drill_order(turn))
         theirs.shutdown(socket.SHUT_WR)
-        home.wire.fd = ours.fileno()
+        home.wire.use(ours.fileno())
         _obey(lockdown.Seat(plan, serial=0, parent=0), home)
-    home.wire.fd = lockdown.CHANNEL
     gc.disable()
 
 
@@ -102,8 +102,10 @@ def _obey(seat: Seat, home: Home) -> None:
     if frame[:1] == b"J":
         reply = _run(frame[1:], seat, code, home)
         for stream in home.streams:  # ours, whatever the code put in their place
-            with contextlib.suppress(Exception):  # it may have closed them
+            try:
                 stream.flush()
+            except Exception:  # noqa: S110  # it may have closed them
+                pass
         wire.send(b"R", reply)
         while wire.receive():  # to be measured and killed; a child that is gone has no usage to read
             pass
@@ -128,7 +130,7 @@ def _early(order: bytes, seat: Seat, home: Home) -> bytes:
 
 def _run(order: bytes, seat: Seat, code: bytes, home: Home) -> bytes:
     """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
-    cargo = Cargo.of(order[lockdown.CAPS.size :])
+    cargo = Cargo.of(order, lockdown.CAPS.size)
     if not code:
         _cap(order, seat, home)
     return chain.run_chain(code or cargo.code, cargo.body, home.wire, home.wire.history if cargo.history else None)
@@ -158,7 +160,6 @@ class Channel:
     """Frames to and from the supervisor; any thread may send, one at a time reads."""
 
     def __init__(self, elsewhere: Sequence[str]) -> None:
-        self.fd = lockdown.CHANNEL
         self.elsewhere = frozenset("google" if name.startswith("google.") else name for name in elsewhere)
         self._sending = threading.Lock()
         self._arrived = threading.Condition()
@@ -168,17 +169,25 @@ class Channel:
         self._reading = False
         self._last_id = 0
 
+    def use(self, fd: int) -> None:
+        """Go through the socket `fd`."""
+        self._fd = fd
+        self._in = io.BufferedReader(io.FileIO(fd, closefd=False), _AHEAD)
+
     def send(self, tag: bytes, payload: bytes) -> None:
         """One frame, whole."""
         data = memoryview(codec.frame(tag + payload))
         with self._sending:
             while data:
-                data = data[os.write(self.fd, data) :]
+                data = data[os.write(self._fd, data) :]
 
     def receive(self) -> bytes:
         """The next frame's bytes; b'' at end of file."""
-        head = self._read(_LENGTH)
-        return self._read(int.from_bytes(head, "big")) if head else b""
+        size = int.from_bytes(self._in.read(_LENGTH), "big")
+        if size > CONTEXT_BYTES + _LENGTH:
+            os._exit(70)
+        frame = self._in.read(size)
+        return frame if len(frame) == size else b""
 
     def want(self, package: str) -> None:
         """Where another flavour has `package`, say so and be killed."""
@@ -227,17 +236,6 @@ class Channel:
             else:
                 answer = Return.decode(frame[1:])
                 self._returns[answer.id] = answer
-
-    def _read(self, size: int) -> bytes:
-        if size > CONTEXT_BYTES + _LENGTH:
-            os._exit(70)
-        pieces = bytearray()
-        while len(pieces) < size:
-            piece = os.read(self.fd, size - len(pieces))
-            if not piece:
-                return b""
-            pieces += piece
-        return bytes(pieces)
 
 
 class _Stream(io.RawIOBase):

@@ -51,7 +51,7 @@ _MA_KEYS = 32  # offset in PyDictObject
 _SAID = {"role": "user", "parts": [{"text": "a"}]}
 _CONTEXT = {"variables": {"a": 0}, "user_content": _SAID, "session_id": "", "agent_name": "", "invocation_id": ""}
 _TOOL: dict[str, Any] = {"tool": {"name": "a"}, "input": {"a": 1}}
-_TURN = {
+_TURN: dict[str, dict[str, Any]] = {
     "before_agent_callback": {},
     "before_model_callback": {"llm_request": {"contents": [_SAID]}},
     "after_model_callback": {"llm_response": {"content": _SAID}},

@@ -59,8 +59,8 @@ def rows(heading: str) -> list[str]:
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_page_has_every_field_of_a_message_and_no_other(name):
     cls = CLASSES[name]
-    fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else [*cls.model_fields]
-    assert rows(name) == (["v"] if dataclasses.is_dataclass(cls) else []) + fields
+    fields = [field.name for field in dataclasses.fields(cls)]
+    assert rows(name) == (["v"] if name in {"Job", "Outcome", "Call", "Return"} else []) + fields
 
 
 def test_the_page_says_of_every_status_what_to_do():

@@ -15,7 +15,7 @@ from typing import Any
 
 from sandbox import codec, wire
 from sandbox.contract import Call, CallRecord, Job, Limits, Outcome, Return, Status, Usage
-from sandbox.invocation import Code, Invocation, Reply
+from sandbox.invocation import Code, ErrorInfo, Invocation, Reply, Source
 
 FILE = Path(__file__).with_name("vectors.json")
 LIMIT = 1 << 20
@@ -56,15 +56,20 @@ def _versionless(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name != "v"}
 
 
+def _reply(given: dict[str, Any]) -> bytes:
+    error = given["error"]
+    return Reply(**{**given, "error": error and ErrorInfo(**error)}).encode()
+
+
 ENCODE: dict[str, Callable[[Any], bytes]] = {
     "Job": _job,
     "Outcome": _outcome,
     "Call": lambda given: Call(**_versionless(given)).encode(),
     "Return": lambda given: Return(**_versionless(given)).encode(),
     "Frame": lambda given: wire.Frame(*given).encode(),
-    "Code": lambda given: Code.model_validate(given).encode(),
-    "Invocation": lambda given: Invocation.model_validate(given).encode(),
-    "Reply": lambda given: Reply.model_validate(given).encode(),
+    "Code": lambda given: Code(tuple(Source(**source) for source in given["sources"])).encode(),
+    "Invocation": lambda given: Invocation(**given).encode(),
+    "Reply": _reply,
 }
 
 DECODE: dict[str, Callable[[bytes], Any]] = {
