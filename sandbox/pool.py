@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox.errors import TierTooLow, ZygoteLost
+from sandbox.kernel.alarm import Alarm
 from sandbox.shelf import Shelf
 from sandbox.zygote import CannotIsolate, Child, Zygote
 
@@ -34,8 +35,8 @@ log = logging.getLogger("hookpool.pool")
 TIERS: tuple[Tier, ...] = ("A", "B", "C")  # strongest first
 ANNOUNCE_S = 5.0
 RESTART_S = 10.0
-LULL_S = 0.002  # before the forks that make up for what was used: the outcome has the cores first
-REST_S = 0.006  # longer where half of the children still wait: so has what is done with it
+REST_S = 0.008  # before the forks that make up for what was used: its outcome has the cores first
+LULL_S = 0.002  # the same where few wait
 RETRY_S = 0.2  # between two attempts to start a zygote
 IDLE_S = 0.01  # how often to look whether children may warm up now
 
@@ -69,14 +70,13 @@ class Pool:
         self._closing = False
         self._short = ""  # why fewer wait than should, as it was said
         self._renewal: threading.Thread | None = None
-        self._wake = threading.Event()
-        self._hurry = threading.Event()  # few children wait
+        self._alarm = Alarm()  # for the thread that keeps it
         self._back = threading.Event()
         self._zygote = first
         self._back.set()
         self._keeper = threading.Thread(target=self._keep, name="hookpool-pool", daemon=True)
         self._keeper.start()
-        self._wake.set()
+        self._alarm.within(0)
 
     @property
     def zygote(self) -> Zygote:
@@ -132,16 +132,14 @@ class Pool:
                 except OSError as error:
                     why = f": {error.strerror}"
             self._back.clear()
-            self._hurry.set()
-            self._wake.set()
+            self._alarm.within(0)
             self._back.wait(0.2)
         raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s{why}")
 
     def refill(self) -> None:
-        """Make up for what was taken where few are left; a thread that wakes is in the way of the job that took it."""
+        """Make up for what was taken, where few are left; else `discard` does: the job that took it goes first."""
         if len(self._waiting) < self._size / 2:
-            self._hurry.set()
-            self._wake.set()
+            self._alarm.within(LULL_S)
 
     def discard(self, child: Child) -> None:
         """Kill a child that was used. What was held of it is let go a little later: its outcome goes first. So is
@@ -149,16 +147,16 @@ class Pool:
         """
         child.signal(signal.SIGKILL)
         self._spent.append(child)
-        self._wake.set()
+        self._alarm.within(REST_S)
 
     def close(self) -> None:
         """End every child and zygote."""
         self._closing = True
-        self._hurry.set()
-        self._wake.set()
+        self._alarm.within(0)
         self._keeper.join()
         if self._renewal is not None:
             self._renewal.join()
+        self._alarm.close()
         self._clear()
         self._empty()
         for zygote in (self._zygote, *self._worn):
@@ -167,11 +165,7 @@ class Pool:
     def _keep(self) -> None:
         """Fill up, and see to it that there is something to fill from."""
         while not self._closing:
-            self._wake.wait(1.0 if self._warm else IDLE_S)
-            time.sleep(LULL_S)
-            self._hurry.wait(REST_S)
-            self._hurry.clear()
-            self._wake.clear()
+            self._alarm.wait(1.0 if self._warm else IDLE_S)
             self._clear()
             self._renew()
             self._try_to_fill()
@@ -275,7 +269,7 @@ class Pool:
             self._empty()
             self._worn.append(current)
             self._back.set()
-        self._wake.set()
+        self._alarm.within(0)
 
 
 def strongest(settings: Settings) -> Zygote:

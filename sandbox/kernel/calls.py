@@ -47,10 +47,11 @@ type Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
 def call(name: str, *arguments: Argument) -> int:
     """One raw system call by name; its result. Raises OSError."""
     converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return _checked(name, int(_libc.syscall(ctypes.c_long(_NR[name]), *converted)))
+    return checked(name, int(_libc.syscall(ctypes.c_long(_NR[name]), *converted)))
 
 
-def _checked(name: str, result: int) -> int:
+def checked(name: str, result: int) -> int:
+    """The result of the C library's `name`. Raises OSError where it says that it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
@@ -62,7 +63,7 @@ def fork() -> int:
 
     That care is worth twenty page faults in the child, and as many in the parent.
     """
-    return _checked("fork", int(_libc_fork()))
+    return checked("fork", int(_libc_fork()))
 
 
 def cpu_clock(pid: int) -> int:
@@ -88,12 +89,12 @@ def harmless() -> Iterator[None]:
 
 def unshare(flags: int) -> None:
     """Leave the namespaces named by CLONE_NEW... flags for fresh ones."""
-    _checked("unshare", _libc.unshare(flags))
+    checked("unshare", _libc.unshare(flags))
 
 
 def setns(fd: int, kind: int) -> None:
     """Enter the namespace behind `fd`."""
-    _checked("setns", _libc.setns(fd, kind))
+    checked("setns", _libc.setns(fd, kind))
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
