@@ -39,11 +39,12 @@ class Home(NamedTuple):
     """What a child finds as if it were its own, made once before the forks."""
 
     wire: Channel
-    streams: tuple[io.TextIOWrapper, ...]  # stdout, stderr
+    streams: tuple[io.TextIOWrapper[Any], ...]  # stdout, stderr
     threads: Threads
+    own_uid: bool  # of each child
 
 
-def furnish(elsewhere: Sequence[str]) -> Home:
+def furnish(plan: Plan, elsewhere: Sequence[str]) -> Home:
     """Make this process as its children are to be: from now on it has no standard streams of its own.
 
     `elsewhere`: packages that another flavour of zygote has.
@@ -55,13 +56,13 @@ def furnish(elsewhere: Sequence[str]) -> Home:
     tempfile._name_sequence = None  # type: ignore[attr-defined]  # its generator is seeded per pid, and every pid is 1
     sys.stdin = io.StringIO()
     out, err = (
-        io.TextIOWrapper(io.BufferedWriter(_Stream(wire, tag)), "utf-8", "backslashreplace", line_buffering=True)
+        io.TextIOWrapper(_Stream(wire, tag), "utf-8", "backslashreplace", line_buffering=True)  # it has a buffer itself
         for tag in (b"O", b"E")
     )
-    sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = out  # type: ignore[misc,assignment]
+    sys.stderr = sys.__stderr__ = err  # type: ignore[misc,assignment]
     sys.meta_path.insert(0, _Elsewhere(wire))
-    return Home(wire, (out, err), Threads())
+    return Home(wire, (out, err), Threads(), own_uid=any(layer.name == "own_uid" for layer in plan.layers))
 
 
 def live(seat: Seat, channel: int, home: Home) -> NoReturn:
@@ -70,7 +71,7 @@ def live(seat: Seat, channel: int, home: Home) -> NoReturn:
         os.dup2(channel, lockdown.CHANNEL)
         home.wire.use(lockdown.CHANNEL)
         lockdown.lock(seat)
-        _obey(seat, home)
+        _obey(home)
     except BaseException:  # a child has nobody to raise to; its end without a reply is the report
         os._exit(70)
     os._exit(0)
@@ -84,23 +85,23 @@ def drill(plan: Plan, home: Home, turn: int) -> None:
         theirs.sendall(shared.drill_order(turn))
         theirs.shutdown(socket.SHUT_WR)
         home.wire.use(ours.fileno())
-        _obey(lockdown.Seat(plan, serial=0, parent=0), home)
+        _obey(home)
     gc.disable()
 
 
-def _obey(seat: Seat, home: Home) -> None:
+def _obey(home: Home) -> None:
     """Wait for the job, run it, reply; until end of file."""
     wire = home.wire
     _differ()
     code = b""
     while (frame := wire.receive())[:1] in {b"W", b"P"}:
         if frame[:1] == b"P":
-            code = _early(frame[1:], seat, home)
+            code = _early(frame[1:], home)
         else:  # touch what a job will touch first
             warm = shared.warm_job()
             chain.run_chain(warm.code, warm.body, shared.Nobody())
     if frame[:1] == b"J":
-        reply = _run(frame[1:], seat, code, home)
+        reply = _run(frame[1:], code, home)
         for stream in home.streams:  # ours, whatever the code put in their place
             try:
                 stream.flush()
@@ -120,25 +121,24 @@ def _differ() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _early(order: bytes, seat: Seat, home: Home) -> bytes:
+def _early(order: bytes, home: Home) -> bytes:
     """Compile code whose job is yet to come, under that job's limits. The code."""
     code = order[lockdown.CAPS.size :]
-    _cap(order, seat, home)
+    _cap(order, home)
     chain.compile_early(code)
     return code
 
 
-def _run(order: bytes, seat: Seat, code: bytes, home: Home) -> bytes:
+def _run(order: bytes, code: bytes, home: Home) -> bytes:
     """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
     cargo = Cargo.of(order, lockdown.CAPS.size)
     if not code:
-        _cap(order, seat, home)
+        _cap(order, home)
     return chain.run_chain(code or cargo.code, cargo.body, home.wire, home.wire.history if cargo.history else None)
 
 
-def _cap(order: bytes, seat: Seat, home: Home) -> None:
-    own_uid = any(layer.name == "own_uid" for layer in seat.plan.layers)
-    home.threads.most = lockdown.cap(order[: lockdown.CAPS.size], own_uid=own_uid)
+def _cap(order: bytes, home: Home) -> None:
+    home.threads.most = lockdown.cap(order, own_uid=home.own_uid)
 
 
 class Threads:
@@ -239,7 +239,7 @@ class Channel:
 
 
 class _Stream(io.RawIOBase):
-    """stdout or stderr: what is written goes out as a frame, at most 32 KiB each."""
+    """stdout or stderr: what is written goes out whole, in frames of at most 32 KiB."""
 
     _PIECE = 32 * 1024
 
@@ -254,9 +254,10 @@ class _Stream(io.RawIOBase):
         return False
 
     def write(self, data: Any) -> int:  # any buffer
-        piece = bytes(memoryview(data)[: self._PIECE])
-        self._wire.send(self._tag, piece)
-        return len(piece)
+        whole = memoryview(data).cast("B")
+        for start in range(0, len(whole), self._PIECE):
+            self._wire.send(self._tag, bytes(whole[start : start + self._PIECE]))
+        return len(whole)
 
 
 class _Elsewhere:

@@ -56,7 +56,7 @@ def prepare(orders: dict[str, Any], pids: int | None) -> Zygote:
     if lost := [layer.name for layer in lockdown.LAYERS if layer.required and layer.name in plan.missing]:
         raise OSError(0, "; ".join(f"{name}: {plan.missing[name]}" for name in lost))
     imports.close_doors()
-    home = child.furnish(orders["elsewhere"])
+    home = child.furnish(plan, orders["elsewhere"])
     shared.share(functools.partial(child.drill, plan, home), ONCE, maps)
     zygote = Zygote(plan, pids, own, home)
     zygote.rehearse()

@@ -164,12 +164,12 @@ def rehearse(plan: Plan) -> None:
                 layer.apply(seat)
 
 
-def cap(caps: bytes, *, own_uid: bool) -> int:
+def cap(order: bytes, *, own_uid: bool) -> int:
     """The last step, when the job is there: its rlimits, hard ones, which no code here could raise again.
 
-    Returns the number of threads, which Python is told as well.
+    `order` begins with its CAPS. Returns the number of threads, which Python is told as well.
     """
-    space, cpu_s, threads = CAPS.unpack(caps)
+    space, cpu_s, threads = CAPS.unpack_from(order)
     calls.limit(resource.RLIMIT_AS, space)
     calls.limit(resource.RLIMIT_CPU, cpu_s)
     if own_uid:
