@@ -56,11 +56,11 @@ def furnish(plan: Plan, elsewhere: Sequence[str]) -> Home:
     tempfile._name_sequence = None  # type: ignore[attr-defined]  # its generator is seeded per pid, and every pid is 1
     sys.stdin = io.StringIO()
     out, err = (
-        io.TextIOWrapper(_Stream(wire, tag), "utf-8", "backslashreplace", line_buffering=True)  # it has a buffer itself
-        for tag in (b"O", b"E")
+        io.TextIOWrapper(_Stream(wire, tag, name), "utf-8", "backslashreplace", line_buffering=True)  # a buffer as well
+        for tag, name in ((b"O", "<stdout>"), (b"E", "<stderr>"))
     )
-    sys.stdout = sys.__stdout__ = out  # type: ignore[misc,assignment]
-    sys.stderr = sys.__stderr__ = err  # type: ignore[misc,assignment]
+    sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
     sys.meta_path.insert(0, _Elsewhere(wire))
     return Home(wire, (out, err), Threads(), own_uid=any(layer.name == "own_uid" for layer in plan.layers))
 
@@ -243,7 +243,8 @@ class _Stream(io.RawIOBase):
 
     _PIECE = 32 * 1024
 
-    def __init__(self, wire: Channel, tag: bytes) -> None:
+    def __init__(self, wire: Channel, tag: bytes, name: str) -> None:
+        self.name = name
         self._wire = wire
         self._tag = tag
 

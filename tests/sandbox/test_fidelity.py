@@ -123,3 +123,18 @@ def test_code_of_every_kind_runs(bench, what):
     body, wanted = CODE[what]
     seen = bench.run(body, Limits(wall_s=30, cpu_s=10))
     assert seen.variables == {"got": wanted}, seen.reply.error
+
+
+def test_the_streams_are_those_of_a_program(strongest):
+    seen = strongest.run(
+        """
+        import sys
+        v['names'] = [sys.stdout.name, sys.stderr.name, sys.stdout.encoding, sys.stdout.isatty()]
+        v['written'] = sys.stdout.buffer.write(b'x' * 40_000)
+        print('half a line', end='')
+        print('\\udc80 is no text', file=sys.stderr)
+        """
+    )
+    assert seen.variables == {"names": ["<stdout>", "<stderr>", "utf-8", False], "written": 40_000}
+    assert seen.outcome.stdout == b"x" * 40_000 + b"half a line"
+    assert seen.outcome.stderr == b"\\udc80 is no text\n"
