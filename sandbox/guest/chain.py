@@ -279,7 +279,7 @@ class Stage:
             raise WrongReturn(f"variables must be a dict, it is {type(state).__name__}")
         items = list(dict.items(state))  # a copy: a thread left behind may still write
         same = {k for k, v in items if type(k) is str and k in self.before and _fingerprint(v) == self.before[k]}
-        if len(same) == len(items) == len(self.before):
+        if len(same) == len(items) == len(self.before):  # as most callbacks leave them
             return Delta()
         touched = jsonable.plain({k: v for k, v in items if type(k) is not str or k not in same}, "variables")
         if not self.fidelity.integers:
