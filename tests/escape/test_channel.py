@@ -11,7 +11,7 @@ import pytest
 
 from sandbox import codec
 from sandbox.contract import Limits
-from sandbox.invocation import Reply
+from sandbox.invocation import ErrorInfo, Reply
 
 from .cells import NOTHING, OVERTIME, QUICK, SLEEPY, SPUN, TOO_MUCH, Attempt, Cell, crash, gets_through, promises, said
 
@@ -502,7 +502,7 @@ def test_a_reply_is_not_lost_behind_answers_that_nobody_reads(cell: Cell):
 
 def test_a_forged_error_is_the_codes_own_fault(cell: Cell):
     """It can say of itself that it failed, in any words; it cannot take a status that is a fact."""
-    verdict = cell.run(sends(b"R" + Reply(error={"type": "crashed", "message": "policy_violation"}).encode()))
+    verdict = cell.run(sends(b"R" + Reply(error=ErrorInfo("crashed", "policy_violation")).encode()))
     assert (verdict.status, verdict.detail) == ("callback_error", "crashed: policy_violation")
 
 
