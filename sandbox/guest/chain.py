@@ -96,9 +96,12 @@ def decoded(code: bytes) -> tuple[Source, ...]:
 
 
 def forget() -> None:
-    """Nothing of what was decoded and compiled so far is kept, nor a reserve that could not be given up later."""
-    _RESERVE.clear()
-    _DECODED.clear()
+    """Nothing of what was decoded and compiled so far is kept, nor a reserve that could not be given up later.
+
+    What comes is kept in objects that are new, and so lie where what is new lies.
+    """
+    global _RESERVE, _DECODED
+    _RESERVE, _DECODED = [], {}
     source.forget()
 
 

@@ -36,12 +36,16 @@ _AHEAD = 8192  # bytes read at once: most jobs are no longer
 
 
 class Home(NamedTuple):
-    """What a child finds as if it were its own, made once before the forks."""
+    """What a child finds as if it were its own, made before the forks."""
 
     wire: Channel
     streams: tuple[io.TextIOWrapper[Any], ...]  # stdout, stderr
     threads: Threads
     own_uid: bool  # of each child
+
+    def anew(self) -> Home:
+        """The same in new objects. Of this one nothing is used any more."""
+        return _furnish(self.wire.elsewhere, own_uid=self.own_uid)
 
 
 def furnish(plan: Plan, elsewhere: Sequence[str]) -> Home:
@@ -49,6 +53,11 @@ def furnish(plan: Plan, elsewhere: Sequence[str]) -> Home:
 
     `elsewhere`: packages that another flavour of zygote has.
     """
+    tops = ("google" if name.startswith("google.") else name for name in elsewhere)
+    return _furnish(frozenset(tops), own_uid=any(layer.name == "own_uid" for layer in plan.layers))
+
+
+def _furnish(elsewhere: frozenset[str], *, own_uid: bool) -> Home:
     wire = Channel(elsewhere)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -61,8 +70,10 @@ def furnish(plan: Plan, elsewhere: Sequence[str]) -> Home:
     )
     sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
-    sys.meta_path.insert(0, _Elsewhere(wire))
-    return Home(wire, (out, err), Threads(), own_uid=any(layer.name == "own_uid" for layer in plan.layers))
+    ours = multiprocessing.current_process()
+    ours._config = dict(ours._config)  # type: ignore[attr-defined]  # each child writes its key there
+    sys.meta_path[:] = [_Elsewhere(wire), *(one for one in sys.meta_path if not isinstance(one, _Elsewhere))]
+    return Home(wire, (out, err), Threads(), own_uid)
 
 
 def live(seat: Seat, channel: int, home: Home) -> NoReturn:
@@ -86,6 +97,7 @@ def drill(plan: Plan, home: Home, turn: int) -> None:
         theirs.shutdown(socket.SHUT_WR)
         home.wire.use(ours.fileno())
         _obey(home)
+        del home.wire._in  # else each child would let go of it
     gc.disable()
 
 
@@ -141,12 +153,15 @@ def _cap(order: bytes, home: Home) -> None:
     home.threads.most = lockdown.cap(order, own_uid=home.own_uid)
 
 
+_START = _thread.start_new_thread
+
+
 class Threads:
     """An ordinary RuntimeError at the limit. Courtesy, not the wall: the supervisor caps or counts."""
 
     def __init__(self) -> None:
         self.most = 0
-        self._start = _thread.start_new_thread
+        self._start = _START
         _thread.start_new_thread = self.start
         threading._start_new_thread = self.start  # type: ignore[attr-defined]
 
@@ -159,8 +174,8 @@ class Threads:
 class Channel:
     """Frames to and from the supervisor; any thread may send, one at a time reads."""
 
-    def __init__(self, elsewhere: Sequence[str]) -> None:
-        self.elsewhere = frozenset("google" if name.startswith("google.") else name for name in elsewhere)
+    def __init__(self, elsewhere: frozenset[str]) -> None:
+        self.elsewhere = elsewhere  # top-level packages of other flavours
         self._sending = threading.Lock()
         self._arrived = threading.Condition()
         self._returns: dict[int, Return] = {}

@@ -10,7 +10,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from sandbox.guest import child, imports, lockdown, mappings, proof, shared, tmps
+from sandbox.guest import chain, child, imports, lockdown, mappings, proof, shared, tmps
 from sandbox.guest.tmps import Tmps
 from sandbox.kernel import calls
 from sandbox.policy import naming_filter
@@ -129,6 +129,8 @@ class Zygote:
         _kept = self._alive, self._ended, self._asked, self._tmps  # were it free, it would be used again, where it is
         self._begin()  # on fresh pages
         self._tmps = self._tmps and self._tmps.anew()
+        self._home = self._home.anew()
+        chain.forget()
         shared.immortalize()  # what came since
         self._loop(control)
 

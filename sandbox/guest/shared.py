@@ -21,9 +21,9 @@ from __future__ import annotations
 import bisect
 import ctypes
 import gc
-import itertools
 import operator
 import sys
+import time
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
     from sandbox.contract import CallKind, Return
 
-ROUNDS = 20
-"""Runs of the warm-up here: bytecode is specialized after a handful, and the second tier of caches after more."""
+ROUNDS, MORE_ROUNDS = 20, 60
+"""Runs of the warm-up here: bytecode is specialized after a handful, and the second tier of caches after more. A call of
+a function whose code was replaced is specialized again when it was missed 52 times.
+"""
 
 # Of CPython 3.12, 64 bit:
 _IMMORTAL = 0xFFFFFFFF  # _Py_IMMORTAL_REFCNT
@@ -60,13 +62,11 @@ _TURN: dict[str, dict[str, Any]] = {
 }
 """The arguments of the hooks of a turn, which come again and again."""
 
-_counter = itertools.count(1)
-
 
 def warm_job(hook: str = "before_agent_callback", first: str = "pass") -> Job:
     """A callback of `hook` that does what most do. Another text each time: compiling is part of what is warmed."""
     taken = ", ".join(parameter.name for parameter in HOOKS[hook].positional("ces"))
-    text = f"def {hook}({taken}):\n    {first}\n    callback_context.state['a'] = {next(_counter)}\n"
+    text = f"def {hook}({taken}):\n    {first}\n    callback_context.state['a'] = {time.monotonic_ns()}\n"
     code = Code(sources=(Source(name="warm", text=text),))
     return Job("", code.encode(), Invocation(hook=hook, context=_CONTEXT, arguments=_TURN[hook]).encode())
 
@@ -93,7 +93,7 @@ def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> 
 
     `once`: modules with code that only a child itself can run, so that it is never specialized.
     """
-    _repeat(drill)
+    _repeat(drill, ROUNDS)
     written = _written(drill, once)
     old = mappings.spans(maps)
     filler = _use_up_pools(old)
@@ -101,7 +101,7 @@ def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> 
     _use_up_heap()
     _gather(written)
     del filler  # for what comes and goes now
-    _repeat(drill)
+    _repeat(drill, MORE_ROUNDS)
     gc.collect()
     gc.disable()
     immortalize()
@@ -134,9 +134,9 @@ def clear(old: Sequence[range]) -> None:
         _libc.mallopt(_M_TRIM_THRESHOLD, 8 * _ROOM)
 
 
-def _repeat(drill: Callable[[int], None]) -> None:
+def _repeat(drill: Callable[[int], None], rounds: int) -> None:
     gc.freeze()  # the collector is on in a drill, and has better things to do
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         drill(turn)
         chain.forget()
     gc.unfreeze()

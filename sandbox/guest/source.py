@@ -48,8 +48,9 @@ def compiled(source: Source) -> Compiled:
 
 def forget() -> None:
     """Nothing of what was compiled so far is kept, nor shown in tracebacks."""
-    _COMPILED.clear()
-    linecache.clearcache()
+    global _COMPILED
+    _COMPILED = {}
+    linecache.cache = {}
 
 
 def show_lines(source: Source) -> None:
