@@ -44,6 +44,7 @@ def main() -> None:
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
     sys.path.append(orders["code"])
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _give_way()
     with open("/proc/self/comm", "w", encoding="ascii") as name:  # how `ps` and `top` show it and its children
         name.write("hookpool-zygote")
 
@@ -66,6 +67,18 @@ def main() -> None:
         zygote.serve(control)
     finally:  # whatever it was: there is no stream left to say it on, and the worker sees the end
         os._exit(1)
+
+
+def _give_way() -> None:
+    """Neither this process nor a child takes a core from another by waking up: their supervisor goes first.
+
+    Else a child that is killed ends on the core of who killed it, and what it came to waits for that. Code
+    cannot change it back. It is for speed alone, so a kernel that refuses is not an error.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError:
+        pass
 
 
 def _nothing_at_fork(**_: object) -> None:

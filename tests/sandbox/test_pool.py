@@ -56,6 +56,20 @@ def test_module_state_never_reaches_the_next_invocation(bench):
     assert second.variables == {"seen": [False, False, {}]}
 
 
+def test_a_child_gives_way_to_its_supervisor_and_cannot_change_that(bench):
+    assert {os.sched_getscheduler(pid) for pid in bench.jail.waiting_pids()} == {os.SCHED_BATCH}
+    seen = bench.run(
+        """
+        import os
+        try:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        except PermissionError:
+            v['policy'] = os.sched_getscheduler(0)
+        """
+    )
+    assert seen.variables == {"policy": os.SCHED_BATCH}
+
+
 def test_children_share_no_random_state(bench):
     body = "import random, uuid, os, tempfile\nv['r'] = [random.random(), str(uuid.uuid4()), os.urandom(8).hex()]"
     drawn = [bench.run(body).variables["r"] for _ in range(4)]
