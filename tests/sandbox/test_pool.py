@@ -57,6 +57,7 @@ def test_module_state_never_reaches_the_next_invocation(bench):
 
 
 def test_a_child_gives_way_to_its_supervisor_and_cannot_change_that(bench):
+    until(lambda: bench.jail.settled)
     assert {os.sched_getscheduler(pid) for pid in bench.jail.waiting_pids()} == {os.SCHED_BATCH}
     seen = bench.run(
         """
