@@ -192,6 +192,7 @@ class Pool:
         """First the children for any job, then one for each code that is wanted. Raises ZygoteLost, OSError."""
         while not self._closing and self._zygote.alive:
             self._clear()  # a burst may keep this going
+            self._shelf.sweep()
             job = None if len(self._waiting) < self._size else self._shelf.wanted()
             if job is None and len(self._waiting) >= self._size:
                 return

@@ -48,6 +48,7 @@ class Shelf:
         self._size = size
         self._age_s = age_s
         self._places: collections.OrderedDict[tuple[bytes, Limits], Place] = collections.OrderedDict()
+        self._gone: list[Place] = []  # to be closed by who sweeps: here somebody waits
         self._lock = threading.Lock()
 
     def take(self, job: Job) -> Child | None:
@@ -65,6 +66,8 @@ class Shelf:
             place.used_at = time.monotonic()
             place.seen += 1
             child, place.child = place.child, None
+            while len(self._places) > self._size:
+                self._gone.append(self._places.popitem(last=False)[1])
             return child
 
     def wanted(self) -> Job | None:
@@ -98,20 +101,19 @@ class Shelf:
                         place.child.warm_up()
 
     def sweep(self) -> None:
-        """Let go of what is too old or too much."""
+        """Let go of what is too old or was too much."""
         oldest = time.monotonic() - self._age_s
         with self._lock:
-            gone = []
-            while self._places and (
-                len(self._places) > self._size or next(iter(self._places.values())).used_at < oldest
-            ):
+            gone, self._gone = self._gone, []
+            while self._places and next(iter(self._places.values())).used_at < oldest:
                 gone.append(self._places.popitem(last=False)[1])
         _close(gone)
 
     def clear(self) -> None:
         """Let go of every child; the codes stay known."""
         with self._lock:
-            gone = [Place(p.job, p.used_at, p.seen, p.child) for p in self._places.values()]
+            gone = self._gone + [Place(p.job, p.used_at, p.seen, p.child) for p in self._places.values()]
+            self._gone = []
             for place in self._places.values():
                 place.child = None
         _close(gone)

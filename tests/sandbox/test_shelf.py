@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from sandbox.contract import Limits, Status
+from sandbox.contract import Job, Limits, Status
 from sandbox.jail import Jail
+from sandbox.shelf import Shelf
 
 from .conftest import Bench, settings
 from .test_pool import until
@@ -71,6 +73,37 @@ def test_the_shelf_is_bounded_in_number_and_age():
         shelf.sweep()
         assert not shelf._places
         until(lambda: jail._pool.zygote.busy == 2)
+
+
+def test_a_burst_of_codes_leaves_no_more_children_than_fit():
+    """Also while the pool's thread has other things to do than to sweep."""
+    with Jail(settings("A", warm_codes=2, waiting=2)) as jail:
+        bench = Bench(jail)
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(2):
+                list(threads.map(bench.run, [f"v['n'] = {number}" for number in range(40)]))
+        forks = jail._pool.zygote.forks
+        assert len(jail._pool._shelf._places) == 2
+        until(lambda: jail.settled and jail._pool.zygote.busy <= 4)
+        assert jail._pool.zygote.forks - forks <= 6  # two that wait, two that compile, and who was on the way
+
+
+def test_who_has_to_leave_the_shelf_is_closed_by_the_next_sweep():
+    class Child:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    shelf, first = Shelf(1, 60.0), Child()
+    for job in (Job("", b"a", b""), Job("", b"a", b"")):
+        shelf.take(job)
+    shelf.put(job, first)
+    shelf.take(Job("", b"b", b""))
+    assert len(shelf) == 0
+    assert not first.closed
+    shelf.sweep()
+    assert first.closed
 
 
 def test_a_code_that_cannot_be_compiled_says_so_every_time():
