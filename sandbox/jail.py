@@ -110,7 +110,7 @@ class Jail:
             child = pool.take(job)
             try:
                 run = Run(child, job, host, cancelled, self._threads, self._room)
-                pool.refill()
+                pool.refill(job)
                 run.supervise()
             finally:
                 pool.discard(child)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox.errors import TierTooLow, ZygoteLost
 from sandbox.kernel.alarm import Alarm
-from sandbox.shelf import Shelf
+from sandbox.shelf import LARGE, Shelf
 from sandbox.zygote import CannotIsolate, Child, Zygote
 
 if TYPE_CHECKING:
@@ -136,9 +136,11 @@ class Pool:
             self._back.wait(0.2)
         raise ZygoteLost(f"no sandbox could be had within {RESTART_S:g} s{why}")
 
-    def refill(self) -> None:
-        """Make up for what was taken, where few are left; else `discard` does: the job that took it goes first."""
-        if len(self._waiting) < self._size / 2:
+    def refill(self, job: Job) -> None:
+        """Make up for what `job` took, where few are left, or compile its code beside it, where that takes long; else
+        `discard` does: the job goes first.
+        """
+        if len(self._waiting) < self._size / 2 or len(job.code) >= LARGE:
             self._alarm.within(LULL_S)
 
     def discard(self, child: Child) -> None:

@@ -2,7 +2,7 @@
 
 What comes twice comes again: a code seen a second time within `age_s` gets a child that has compiled
 it, under the same limits, and another when that one is used. A large one, whose compiling is felt,
-gets it at the first: the child compiles as soon as the first run is over. State is never shared: the child has
+gets it at the first: the child compiles while the first run does. State is never shared: the child has
 compiled the code and run none of it. The shelf holds at most `size` codes, the least recently used
 leaves first, and none longer than `age_s` without a job. It only keeps; `Pool` forks.
 """

@@ -11,6 +11,7 @@ writes to an object by looking at it, because it counts references. So before th
                made for servers that fork)
     freeze     and put them where the cycle collector does not write to them either
     clear      use up the free room once more, because of what came since
+    anew       make what every child writes once more, there (`forks.Zygote.serve`)
 
 `mappings` does the rest. Together they take a child from 850 page faults to 190. An object that is immortal is never
 freed: in the zygote, and for the few milliseconds a child lives, that is what we want.
