@@ -34,6 +34,9 @@ MIB = 1024 * 1024
 CONTEXT_BYTES = 32 * MIB
 """The largest Job.size; larger ones are refused before they are queued."""
 
+COMPILED_BYTES = 1 * MIB
+"""Code that compiles to more is compiled each time."""
+
 Retry = Literal["at_most_once", "at_least_once"]
 Lane = Literal["interactive", "batch"]
 CallKind = Literal["tool", "http"]
@@ -178,17 +181,20 @@ class Job:
 
 
 class Cargo(NamedTuple):
-    """What a guest gets of a job, as one: the u32 length of the code, whether there is a history, code, body.
+    """What a guest gets of a job, as one: the u32 length of the code, a byte for what is so, code, body.
 
     The history itself stays behind until the guest asks for it, which most callbacks never do.
     """
 
     code: bytes
     body: bytes
-    history: bool = False  # whether there is one to ask for
+    history: bool = False  # there is one to ask for
+    compiled: bool = False  # the code is what another guest said that it compiles to
+    tell: bool = False  # this one is to say so, before it runs any of it
 
     def encode(self) -> bytes:
-        return _CARGO.pack(len(self.code), self.history) + self.code + self.body
+        so = self.history | self.compiled << 1 | self.tell << 2
+        return _CARGO.pack(len(self.code), so) + self.code + self.body
 
     @classmethod
     def of(cls, data: bytes, at: int = 0) -> Self:
@@ -196,14 +202,14 @@ class Cargo(NamedTuple):
         start = at + _CARGO.size
         if start > len(data):
             raise ProtocolError(f"cargo: {len(data) - at} bytes, it takes {_CARGO.size} at least")
-        size, history = _CARGO.unpack_from(data, at)
+        size, so = _CARGO.unpack_from(data, at)
         end = start + size
         if end > len(data):
             raise ProtocolError(f"cargo: {size} bytes of code announced in {len(data) - at} bytes")
-        return cls(data[start:end], data[end:], history)
+        return cls(data[start:end], data[end:], bool(so & 1), bool(so & 2), bool(so & 4))
 
 
-_CARGO = struct.Struct(">I?")
+_CARGO = struct.Struct(">IB")
 
 
 @_known_keys

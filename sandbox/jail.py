@@ -13,6 +13,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from sandbox.codes import Codes
 from sandbox.crew import Crew
 from sandbox.pool import Pool, Stock, strongest
 from sandbox.room import Room, container
@@ -40,7 +41,8 @@ class Jail:
         self._settings = settings
         ceiling = settings.ceiling
         self._within = functools.lru_cache(LIMITS_KEPT)(lambda limits: (limits.clamp(ceiling), limits.cuts(ceiling)))
-        self._pool = Pool(strongest(settings), settings)
+        self._codes = Codes()
+        self._pool = Pool(strongest(settings), settings, self._codes)
         self._others: dict[Flavour, Pool] = {}  # each started at the first job that wants it
         self._moved: collections.OrderedDict[bytes, Flavour] = collections.OrderedDict()  # by hash of code
         self._starting = threading.Lock()
@@ -112,6 +114,8 @@ class Jail:
                 run = Run(child, job, host, cancelled, self._threads, self._room)
                 pool.refill(job)
                 run.supervise()
+                if run.compiled is not None:
+                    self._codes.learn(job.code, run.compiled)
             finally:
                 pool.discard(child)
             if run.facts.begun or not run.gone:
@@ -123,7 +127,7 @@ class Jail:
             return self._pool
         with self._starting:
             if flavour not in self._others:
-                self._others[flavour] = Pool(Zygote(self._pool.zygote.tier, flavour), self._settings)
+                self._others[flavour] = Pool(Zygote(self._pool.zygote.tier, flavour), self._settings, self._codes)
             return self._others[flavour]
 
     def close(self) -> None:

@@ -19,14 +19,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from sandbox.codes import LARGE
 from sandbox.errors import TierTooLow, ZygoteLost
 from sandbox.kernel.alarm import Alarm
-from sandbox.shelf import LARGE, Shelf
+from sandbox.shelf import Shelf
 from sandbox.zygote import CannotIsolate, Child, Zygote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sandbox.codes import Codes
     from sandbox.contract import Job, Tier
     from sandbox.settings import Settings
 
@@ -55,13 +57,14 @@ class Stock(NamedTuple):
 class Pool:
     """Hands out children. Safe to use from many threads."""
 
-    def __init__(self, first: Zygote, settings: Settings) -> None:
-        """Keep children of `first` waiting, and of what replaces it."""
+    def __init__(self, first: Zygote, settings: Settings, codes: Codes) -> None:
+        """Keep children of `first` waiting, and of what replaces it. `codes`: what is known of those of the jobs."""
         self._size = settings.waiting
         self._wear = settings.zygote_jobs
         self._waiting: collections.deque[Child] = collections.deque()
         self._spent: collections.deque[Child] = collections.deque()
         self._shelf = Shelf(settings.warm_codes, settings.warm_age_s)
+        self._codes = codes
         self._handed: collections.Counter[str] = collections.Counter()
         self._counting = threading.Lock()
         self._handing = threading.Lock()  # what is told to warm up is not handed out meanwhile
@@ -103,13 +106,22 @@ class Pool:
 
     def take(self, job: Job) -> Child:
         """A live child for `job`, locked down and silent. Raises ZygoteLost when none can be had in time."""
+        child = self._compiled(job) or self._any()
+        child.known = self._codes.seen(job.code)
+        return child
+
+    def _compiled(self, job: Job) -> Child | None:
+        child = self._shelf.take(job)
+        if child is None:
+            return None
+        if not child.fresh():
+            child.close()
+            return None
+        self._count("compiled")
+        return child
+
+    def _any(self) -> Child:
         until, why = time.monotonic() + RESTART_S, ""
-        compiled = self._shelf.take(job)
-        if compiled is not None:
-            if compiled.fresh():
-                self._count("compiled")
-                return compiled
-            compiled.close()
         while time.monotonic() < until:
             with self._handing:
                 child = self._waiting.popleft() if self._waiting else None
@@ -205,7 +217,7 @@ class Pool:
                 self._waiting.append(child)
                 continue
             try:
-                child.compile(job)
+                child.compile(job, self._codes.compiled(job.code))
             except OSError:
                 child.close()
                 raise

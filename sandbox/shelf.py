@@ -16,14 +16,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sandbox.codes import LARGE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sandbox.contract import Job, Limits
     from sandbox.zygote import Child
-
-
-LARGE = 32 * 1024  # bytes of code that take ten milliseconds to compile
 
 
 @dataclass(slots=True)

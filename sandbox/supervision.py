@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandbox import codec
-from sandbox.contract import CONTEXT_BYTES, Call, CallRecord, Outcome, Return, Status, Usage
+from sandbox.contract import COMPILED_BYTES, CONTEXT_BYTES, Call, CallRecord, Outcome, Return, Status, Usage
 from sandbox.errors import FrameTooLarge, ProtocolError
 from sandbox.facts import Facts, conclude
 from sandbox.kernel.seccomp import notified
@@ -93,7 +93,8 @@ class Run:
         self._threads = threads
         self._room = room
         self._asked = False  # for its history
-        self._frames = codec.FrameReader(job.limits.reply_bytes + _FRAME_SLACK)
+        self._frames = codec.FrameReader(max(job.limits.reply_bytes, COMPILED_BYTES) + _FRAME_SLACK)
+        self.compiled: bytes | None = None  # the job's code, where the child was asked and told
         self._sending = threading.Lock()  # over _outgoing, calls, what follows, and the channel's sending side
         self._due: collections.deque[Call] = collections.deque()  # calls that no thread has taken up
         self._asking = 0  # threads that ask the host
@@ -220,7 +221,7 @@ class Run:
             self._outgoing.clear()
 
     def _frame(self, tag: bytes, payload: bytes) -> None:
-        self.facts.begun = True
+        first, self.facts.begun = not self.facts.begun, True
         if tag == b"R":
             if len(payload) > self._limits.reply_bytes:
                 self._over(Status.OUTPUT_LIMIT, len(payload))
@@ -234,6 +235,8 @@ class Run:
             self._done = True
         elif tag in self.out:
             self.out[tag].add(payload)
+        elif tag == b"K" and first and self._child.known.tell:  # said before any of the code ran, so it is no claim
+            self.compiled = payload
         elif tag == b"H" and not self._asked:
             self._asked = True
             with self._sending:

@@ -30,6 +30,7 @@ from zoneinfo import TZPATH
 import msgpack
 
 from sandbox import codec
+from sandbox.codes import Known
 from sandbox.contract import Cargo
 from sandbox.errors import ZygoteLost
 from sandbox.guest.lockdown import CAPS, HOST_UID, LOCKED, UIDS
@@ -97,6 +98,7 @@ class Child:
     born: bool = False
     warm: bool = False  # it ran a harmless callback, or is about to
     code: bytes = b""  # what it compiled already
+    known: Known = field(default=Known())  # of the code it is to run
     _poller: select.poll = field(default_factory=select.poll)  # wakes when it says something or is gone
     _ended: threading.Event = field(default_factory=threading.Event)
     _waitstatus: int | None = None
@@ -149,18 +151,22 @@ class Child:
 
     def order(self, job: Job) -> bytes:
         """The frame that makes it run `job`; the code stays here where the child has it already."""
-        cargo = Cargo(b"" if self.code else job.code, job.body, bool(job.history))
-        return b"J" + self._caps(job.limits) + cargo.encode()
+        compiled, tell = self.known
+        code = b"" if self.code else compiled or job.code
+        return b"J" + self._caps(job.limits) + Cargo(code, job.body, bool(job.history), bool(compiled), tell).encode()
 
     def warm_up(self) -> None:
         """Let it touch what a job will touch first. Raises OSError when it is gone."""
         self.warm = True
         self.channel.sendall(codec.frame(b"W"))
 
-    def compile(self, job: Job) -> None:
-        """Let it compile the code of a job like `job`, under its limits. Raises OSError when it is gone."""
+    def compile(self, job: Job, compiled: bytes) -> None:
+        """Let it compile the code of a job like `job`, under its limits; where it is known what that comes to, it need
+        not. Raises OSError when it is gone.
+        """
         self.idle = self.measure()
-        self.channel.sendall(codec.frame(b"P" + self._caps(job.limits) + job.code))
+        cargo = Cargo(compiled or job.code, b"", compiled=bool(compiled))
+        self.channel.sendall(codec.frame(b"P" + self._caps(job.limits) + cargo.encode()))
         self.code = job.code
 
     def _caps(self, limits: Limits) -> bytes:

@@ -63,13 +63,24 @@ _LAST_WORDS_OF_MEMORY = Reply(error=ErrorInfo(type="MemoryError", message=_NO_TE
 _NO_ANSWER = object()
 
 
-def run_chain(code: bytes, body: bytes, caller: Caller, history: Callable[[], bytes] | None = None) -> bytes:
-    """Run an encoded Invocation over an encoded Code; the encoded Reply. Never raises for anything the code does."""
+def run_chain(
+    code: bytes,
+    body: bytes,
+    caller: Caller,
+    history: Callable[[], bytes] | None = None,
+    *,
+    compiled: bool = False,
+    tell: Callable[[bytes], None] | None = None,
+) -> bytes:
+    """Run an encoded Invocation over an encoded Code; the encoded Reply. Never raises for anything the code does.
+
+    `compiled`: the code is as a `tell` had it, which is called before any of the code runs.
+    """
     run = _Run()
     try:
         if not _RESERVE:
             _RESERVE.append(mmap.mmap(-1, RESERVE_BYTES, mmap.MAP_PRIVATE))
-        return run.reply(code, body, caller, history).encode()
+        return run.reply(decoded(code, compiled=compiled), body, caller, history, tell).encode()
     except BaseException as raised:
         error = raised
     try:
@@ -81,17 +92,17 @@ def run_chain(code: bytes, body: bytes, caller: Caller, history: Callable[[], by
         return _LAST_WORDS_OF_MEMORY if isinstance(error, MemoryError) else _LAST_WORDS
 
 
-def compile_early(code: bytes) -> None:
+def compile_early(code: bytes, *, compiled: bool = False) -> None:
     """Compile an encoded Code before its job is there. What cannot be compiled fails when it runs."""
-    for one in decoded(code):
+    for one in decoded(code, compiled=compiled):
         with contextlib.suppress(Exception):
             source.compiled(one)
 
 
-def decoded(code: bytes) -> tuple[Source, ...]:
+def decoded(code: bytes, *, compiled: bool = False) -> tuple[Source, ...]:
     """The sources, from the one decoding a process does of the same bytes. Raises ProtocolError."""
     if code not in _DECODED:
-        _DECODED[code] = Code.decode(code).sources
+        _DECODED[code] = source.unpacked(code) if compiled else Code.decode(code).sources
     return _DECODED[code]
 
 
@@ -120,9 +131,18 @@ class _Run:
         self.current: Source | None = None
         self.warnings: list[str] = []
 
-    def reply(self, code: bytes, body: bytes, caller: Caller, history: Callable[[], bytes] | None) -> Reply:
+    def reply(
+        self,
+        sources: tuple[Source, ...],
+        body: bytes,
+        caller: Caller,
+        history: Callable[[], bytes] | None,
+        tell: Callable[[bytes], None] | None,
+    ) -> Reply:
+        self.sources = sources
+        if tell is not None:
+            tell(source.packed(sources))
         invocation = self.invocation = Invocation.decode(body)
-        self.sources = decoded(code)
         stage = set_stage(invocation, caller)
         if history is not None:
             ces.remember(stage.context, history)

@@ -105,15 +105,14 @@ def _obey(home: Home) -> None:
     """Wait for the job, run it, reply; until end of file."""
     wire = home.wire
     _differ()
-    code = b""
+    early = None
     while (frame := wire.receive())[:1] in {b"W", b"P"}:
         if frame[:1] == b"P":
-            code = _early(frame[1:], home)
+            early = _early(frame[1:], home)
         else:  # touch what a job will touch first
-            warm = shared.warm_job()
-            chain.run_chain(warm.code, warm.body, shared.Nobody())
+            shared.warm_up()
     if frame[:1] == b"J":
-        reply = _run(frame[1:], code, home)
+        reply = _run(frame[1:], early, home)
         for stream in home.streams:  # ours, whatever the code put in their place
             try:
                 stream.flush()
@@ -133,20 +132,28 @@ def _differ() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _early(order: bytes, home: Home) -> bytes:
-    """Compile code whose job is yet to come, under that job's limits. The code."""
-    code = order[lockdown.CAPS.size :]
-    _cap(order, home)
-    chain.compile_early(code)
-    return code
-
-
-def _run(order: bytes, code: bytes, home: Home) -> bytes:
-    """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
+def _early(order: bytes, home: Home) -> Cargo:
+    """Compile code whose job is yet to come, under that job's limits. The cargo with the code."""
     cargo = Cargo.of(order, lockdown.CAPS.size)
-    if not code:
+    _cap(order, home)
+    chain.compile_early(cargo.code, compiled=cargo.compiled)
+    return cargo
+
+
+def _run(order: bytes, early: Cargo | None, home: Home) -> bytes:
+    """The reply of a job: its caps and cargo; where its code is here already, the cargo has none."""
+    cargo, wire = Cargo.of(order, lockdown.CAPS.size), home.wire
+    if early is None:
         _cap(order, home)
-    return chain.run_chain(code or cargo.code, cargo.body, home.wire, home.wire.history if cargo.history else None)
+    there = early or cargo
+    return chain.run_chain(
+        there.code,
+        cargo.body,
+        wire,
+        wire.history if cargo.history else None,
+        compiled=there.compiled,
+        tell=wire.tell if cargo.tell else None,
+    )
 
 
 def _cap(order: bytes, home: Home) -> None:
@@ -209,6 +216,10 @@ class Channel:
         if package in self.elsewhere:
             self.send(b"N", package.encode())
             signal.pause()
+
+    def tell(self, compiled: bytes) -> None:
+        """What the job's code compiles to: for the next who runs it, if this is said before anything else."""
+        self.send(b"K", compiled)
 
     def call(self, kind: CallKind, name: str, arguments: dict[str, Any]) -> Return:
         """Ask the host and wait. Several threads wait at once: one reads for all of them."""

@@ -17,7 +17,7 @@ harmless callback first. It answers, and is killed: no child ever runs twice.
 
 Frames on a channel are a tag byte and a payload (`sandbox.codec.frame`):
     worker -> child  W warm up  P code  J job  V Return  H history
-    child -> worker  O stdout  E stderr  C Call  H ask  R reply  N a package this flavour lacks
+    child -> worker  K the code, compiled  O stdout  E stderr  C Call  H ask  R reply  N a package this flavour lacks
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox import codec
 from sandbox.contract import Cargo, Job
-from sandbox.guest import chain, lockdown, mappings
+from sandbox.guest import chain, lockdown, mappings, source
 from sandbox.hooks import HOOKS
 from sandbox.invocation import Code, Invocation, Source
 
@@ -72,11 +72,23 @@ def warm_job(hook: str = "before_agent_callback", first: str = "pass") -> Job:
     return Job("", code.encode(), Invocation(hook=hook, context=_CONTEXT, arguments=_TURN[hook]).encode())
 
 
+def warm_up() -> None:
+    """Run one, as new and as known code is run."""
+    job = warm_job()
+    chain.run_chain(job.code, job.body, Nobody(), tell=_read_again)
+
+
+def _read_again(compiled: bytes) -> None:
+    chain.compile_early(compiled, compiled=True)
+
+
 def drill_order(turn: int) -> bytes:
-    """A job as it comes over the channel; the hooks take turns."""
+    """A job as it comes over the channel; the hooks take turns, and so do new and known code."""
     hook = list(_TURN)[turn % len(_TURN)]
     job = warm_job(hook, "print(callback_context.state)")
-    return codec.frame(b"J" + lockdown.CAPS.pack(0, 0, 0) + Cargo(job.code, job.body).encode())
+    known = turn % 2 == 1
+    code = source.packed(chain.decoded(job.code)) if known else job.code
+    return codec.frame(b"J" + lockdown.CAPS.pack(0, 0, 0) + Cargo(code, job.body, compiled=known).encode())
 
 
 class Nobody:

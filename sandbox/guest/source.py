@@ -1,7 +1,8 @@
 """One callback's source: compiled once, executed afresh, searched for its function.
 
-Code objects are kept by name and text, so that a fork server can compile before it forks
-(`compiled`); a code object holds no state. Everything else is new for each invocation: a module
+Code objects are kept by name and text, so that code can be compiled before its job is there
+(`compiled`); a code object holds no state. So what one process compiled another may run (`packed`), as
+ordinary Python does with its .pyc files. Everything else is new for each invocation: a module
 of its own, whose globals are the runtime's names and then whatever the source makes of them.
 The function is looked up after the source ran, because real code rebinds it while running.
 """
@@ -11,18 +12,19 @@ from __future__ import annotations
 import difflib
 import inspect
 import linecache
+import marshal
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from sandbox.contract import COMPILED_BYTES
 from sandbox.guest.blame import HookNotFound, WrongSignature
 from sandbox.guest.imports import BUILTINS
 from sandbox.guest.names import typing_names_used
+from sandbox.invocation import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from sandbox.invocation import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,29 @@ def compiled(source: Source) -> Compiled:
         code = compile(source.text, source.name, "exec", dont_inherit=True)
         found = _COMPILED[key] = Compiled(code, typing_names_used(code))
     return found
+
+
+def packed(sources: Sequence[Source]) -> bytes:
+    """Sources and their code, for `unpacked`; b'' where one cannot be compiled, which its run will say, or all of it
+    is too long.
+    """
+    try:
+        made = [(one.name, one.text, compiled(one)) for one in sources]
+        data = marshal.dumps([(name, text, one.code, one.typing_names) for name, text, one in made])
+    except Exception:
+        return b""
+    return data if len(data) <= COMPILED_BYTES else b""
+
+
+def unpacked(data: bytes) -> tuple[Source, ...]:
+    """The sources of `packed`, whose code is known from now on. Only for bytes of this same interpreter, made before
+    it ran any code of the user: others can do to this process what code can do.
+    """
+    sources = []
+    for name, text, code, typing_names in marshal.loads(data):  # noqa: S302  # see above
+        _COMPILED[name, text] = Compiled(code, typing_names)
+        sources.append(Source(name=name, text=text))
+    return tuple(sources)
 
 
 def forget() -> None:
