@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING, Self
@@ -101,7 +101,7 @@ class CeleryTransport:
         self._settings = settings or Settings()
         self._client = wire.connect(url)
         self._ledger = Ledger(self._client)
-        self._sender = Sender(url, self._client, self._settings)
+        self._sender = Sender(url, self._client, self._settings, self.inbox)
         self._waiting: dict[str, Waiting] = {}
         self._newest_back: dict[tuple[Lane, str], float] = {}  # way -> when the newest job that came back was sent
         self._to_look: list[Waiting] = []  # what is left of this sweep
@@ -156,7 +156,6 @@ class CeleryTransport:
             raise PoolUnavailable(self._where, "this transport is closed")
         if job.size > CONTEXT_BYTES:
             raise InputError("context", f"{job.size} bytes, at most {CONTEXT_BYTES} travel")
-        job = replace(job, inbox=self.inbox)
         deadline = job.deadline or time.time() + self._settings.deadline_s
         waiting = Waiting(job, host, Future(), deadline, Sent(time.monotonic()), errand_of(self))
         with self._lock:

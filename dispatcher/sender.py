@@ -49,8 +49,9 @@ type Beside = dict[str, tuple[bytes, float]]
 class Sender:
     """Sends jobs to the workers at `url`. Safe to use from many threads."""
 
-    def __init__(self, url: str, client: redis.Redis, settings: Settings) -> None:
+    def __init__(self, url: str, client: redis.Redis, settings: Settings, inbox: str) -> None:
         self._where = wire.shown(url)
+        self._inbox = inbox
         self._chunk = settings.chunk
         self._claim_bytes = settings.claim_bytes
         self._client = client
@@ -123,9 +124,10 @@ class Sender:
         self._timed = True
 
     def dated(self, job: Job, **changes: Any) -> Job:
-        """The job with its times by the server's clock, and with `changes`."""
+        """The job with its times by the server's clock, where its outcome is to go, and with `changes`."""
         return replace(
             job,
+            inbox=self._inbox,
             queued_at=job.queued_at and job.queued_at + self._ahead,
             deadline=job.deadline and job.deadline + self._ahead,
             **changes,
@@ -150,8 +152,9 @@ class Sender:
         beside: Beside = {wire.part_key(digest): (pieces[digest], wire.PART_TTL_S) for digest in unknown}
         if body:
             beside[wire.body_key(job.id)] = (job.body, ttl_s)
-        parcel = wire.Parcel(b"", code, body, history)
-        return parcel._replace(head=self.dated(job, **_without(parcel)).encode()), beside
+        there: dict[str, Any] = {"code": code, "body": body, "history": history}
+        without = {name: () if name == "history" else b"" for name in there if there[name]}
+        return wire.Parcel(self.dated(job, **without).encode(), code, body, history), beside
 
     def _put(self, digests: Sequence[bytes]) -> None:
         """They are there: those that were not known were just put there."""
@@ -163,12 +166,6 @@ class Sender:
                 self._known.move_to_end(digest)
             while len(self._known) > KNOWN:
                 self._known.popitem(last=False)
-
-
-def _without(parcel: wire.Parcel) -> dict[str, Any]:
-    """The fields of a job that travel beside it, empty."""
-    beside = {"code": parcel.code, "body": parcel.body, "history": parcel.history}
-    return {name: () if name == "history" else b"" for name, there in beside.items() if there}
 
 
 def _digest(data: bytes) -> bytes:

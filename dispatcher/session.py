@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 from pydantic.alias_generators import to_camel
 
 from dispatcher.verdict import StateDelta, Verdict, VerdictCall, VerdictError, VerdictUsage
@@ -40,8 +40,8 @@ class Session(BaseModel):
     agent_name: str = ""
     invocation_id: str = ""
     user_content: dict[str, Any] | None = None
-    variables: dict[str, Any] = {}
-    events: list[dict[str, Any]] = []
+    variables: dict[str, Any] = Field(default_factory=dict)  # cheaper than a default, of which a deep copy is made
+    events: list[dict[str, Any]] = Field(default_factory=list)
     function_call_id: str | None = None
     streaming_stage: str | None = None
     language_code: str | None = None

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 MAX_DEPTH = 64
 MAX_CONTAINERS = 200_000
 _LENGTH = struct.Struct(">I")
+_BUFFER = 1024  # bytes to begin with; msgpack's default takes a quarter of a MiB for each message
 _LEAVES = frozenset({type(None), bool, int, str, bytes})  # any of these is fine
 
 
 def pack(value: object) -> bytes:
     """`value` as msgpack. Raises TypeError, ValueError or OverflowError for what cannot travel."""
-    return msgpack.packb(value, use_bin_type=True)  # type: ignore[no-any-return]
+    return msgpack.packb(value, use_bin_type=True, buf_size=_BUFFER)  # type: ignore[no-any-return]
 
 
 def unpack(data: bytes, limit: int, *, containers: int = MAX_CONTAINERS) -> Any:  # plain data

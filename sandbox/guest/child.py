@@ -62,6 +62,7 @@ def _furnish(elsewhere: frozenset[str], *, own_uid: bool) -> Home:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.stack_size(STACK_BYTES)
+    _random_anew()
     tempfile._name_sequence = None  # type: ignore[attr-defined]  # its generator is seeded per pid, and every pid is 1
     sys.stdin = io.StringIO()
     out, err = (
@@ -74,6 +75,15 @@ def _furnish(elsewhere: frozenset[str], *, own_uid: bool) -> Home:
     ours._config = dict(ours._config)  # type: ignore[attr-defined]  # each child writes its key there
     sys.meta_path[:] = [_Elsewhere(wire), *(one for one in sys.meta_path if not isinstance(one, _Elsewhere))]
     return Home(wire, (out, err), Threads(), own_uid)
+
+
+def _random_anew() -> None:
+    """Another generator behind the functions of `random`: its state, which each child writes, is of several kilobytes."""
+    old, new = random._inst, random.Random()  # noqa: S311  # as ever
+    for name, value in list(vars(random).items()):
+        if getattr(value, "__self__", None) is old:
+            setattr(random, name, getattr(new, name))
+    random._inst = new
 
 
 def live(seat: Seat, channel: int, home: Home) -> NoReturn:

@@ -132,6 +132,7 @@ class Zygote:
         self._home = self._home.anew()
         chain.forget()
         shared.immortalize()  # what came since
+        shared.use_up_blocks(self.old)  # what went since
         self._loop(control)
 
     def _loop(self, control: socket.socket) -> None:

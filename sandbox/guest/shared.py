@@ -13,7 +13,7 @@ writes to an object by looking at it, because it counts references. So before th
     clear      use up the free room once more, because of what came since
     anew       make what every child writes once more, there (`forks.Zygote.serve`)
 
-`mappings` does the rest. Together they take a child from 850 page faults to 190. An object that is immortal is never
+`mappings` does the rest. Together they take a child from 850 page faults to 170. An object that is immortal is never
 freed: in the zygote, and for the few milliseconds a child lives, that is what we want.
 """
 
@@ -63,6 +63,8 @@ _TURN: dict[str, dict[str, Any]] = {
 }
 """The arguments of the hooks of a turn, which come again and again."""
 
+_WAYS = 4  # that code comes
+
 
 def warm_job(hook: str = "before_agent_callback", first: str = "pass") -> Job:
     """A callback of `hook` that does what most do. Another text each time: compiling is part of what is warmed."""
@@ -83,12 +85,16 @@ def _read_again(compiled: bytes) -> None:
 
 
 def drill_order(turn: int) -> bytes:
-    """A job as it comes over the channel; the hooks take turns, and so do new and known code."""
+    """A job as it comes over the channel: the hooks take turns, and so do the ways that its code comes."""
     hook = list(_TURN)[turn % len(_TURN)]
     job = warm_job(hook, "print(callback_context.state)")
-    known = turn % 2 == 1
+    known, early = turn % 2 == 1, turn % _WAYS > 1
     code = source.packed(chain.decoded(job.code)) if known else job.code
-    return codec.frame(b"J" + lockdown.CAPS.pack(0, 0, 0) + Cargo(code, job.body, compiled=known).encode())
+    caps = lockdown.CAPS.pack(0, 0, 0)
+    if not early:
+        return codec.frame(b"J" + caps + Cargo(code, job.body, compiled=known).encode())
+    before = codec.frame(b"W") * (not known) + codec.frame(b"P" + caps + Cargo(code, b"", compiled=known).encode())
+    return before + codec.frame(b"J" + caps + Cargo(b"", job.body).encode())
 
 
 class Nobody:
@@ -107,14 +113,18 @@ def share(drill: Callable[[int], None], once: Collection[str], maps: TextIO) -> 
     `once`: modules with code that only a child itself can run, so that it is never specialized.
     """
     _repeat(drill, ROUNDS)
-    written = _written(drill, once)
     old = mappings.spans(maps)
-    filler = _use_up_pools(old)
-    _use_up_blocks(old)
-    _use_up_heap()
-    _gather(written)
-    del filler  # for what comes and goes now
-    _repeat(drill, MORE_ROUNDS)
+    gathered: set[FunctionType] = set()
+    for _ in range(2):  # calls of what was gathered are specialized anew, and some only count from then on
+        written = [one for one in _written(drill, once) if one not in gathered]
+        filler = _use_up_pools(old)
+        use_up_blocks(old)
+        _use_up_kept()
+        _use_up_heap()
+        _gather(written)
+        del filler  # for what comes and goes now
+        gathered.update(written)
+        _repeat(drill, MORE_ROUNDS)
     gc.collect()
     gc.disable()
     immortalize()
@@ -140,7 +150,8 @@ def clear(old: Sequence[range]) -> None:
     """Use up the free room at `old` addresses, so that what comes next lies together elsewhere."""
     gc.collect()  # which empties the lists of tuples, dicts and floats to be used again
     _USED_UP.extend(_use_up_pools(old))
-    _use_up_blocks(old)
+    use_up_blocks(old)
+    _use_up_kept()
     _use_up_heap()
     if _GLIBC:  # large blocks of a job's own may be used again from now on (see `zygote.ENVIRONMENT`)
         _libc.mallopt(_M_MMAP_THRESHOLD, 4 * _ROOM)
@@ -159,7 +170,7 @@ def _written(drill: Callable[[int], None], once: Collection[str]) -> list[Functi
     """The functions to whose code a run writes."""
     functions = [found for found in gc.get_objects() if type(found) is FunctionType]
     before = [[_counts(code) for code in _with_inner(function.__code__)] for function in functions]
-    for turn in range(len(_TURN)):
+    for turn in range(_WAYS * len(_TURN)):
         drill(turn)
     return [
         function
@@ -234,15 +245,19 @@ def _use_up_pools(old: Sequence[range]) -> list[object]:
     return filler
 
 
-def _use_up_blocks(old: Sequence[range]) -> None:
+def use_up_blocks(old: Sequence[range]) -> None:
     """For each size, every free block up to one at a new address."""
     for size in range(_ALIGNMENT, _LARGEST_SMALL + 1, _ALIGNMENT):
         for _ in range(_ROOM // size):
             _USED_UP.append(_block(size))
             if _is_new(_USED_UP[-1], old):
                 break
-    _KEPT.extend(tuple([None] * size) for size in range(1, 20) for _ in range(50))  # what was freed since, and
-    for make in (list, dict, lambda: slice(None)):  # is kept by the interpreter for the next of its kind
+
+
+def _use_up_kept() -> None:
+    """Of the interpreter, what was freed and is kept for the next of its kind."""
+    _KEPT.extend(tuple([None] * size) for size in range(1, 20) for _ in range(50))
+    for make in (list, dict, lambda: slice(None)):
         _KEPT.extend(make() for _ in range(100))
 
 

@@ -44,13 +44,15 @@ _CPUCLOCK_SCHED = 2
 
 _LIMITS: dict[str, Callable[[int, tuple[int, int]], object]] = {"set": resource.setrlimit}
 
+_long = ctypes.c_long.from_param  # an object of the type itself would be a write to that, in each child
+
 type Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
 
 
 def call(name: str, *arguments: Argument) -> int:
     """One raw system call by name; its result. Raises OSError."""
-    converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return checked(name, int(_libc.syscall(ctypes.c_long(_NR[name]), *converted)))
+    converted = [_long(a) if isinstance(a, int) else a for a in arguments]
+    return checked(name, int(_libc.syscall(_long(_NR[name]), *converted)))
 
 
 def checked(name: str, result: int) -> int:
