@@ -2,7 +2,7 @@
 
 A thread of its own keeps `size` children waiting, so that fork and lockdown are off the latency
 path; when a burst empties the pool, a child is forked on demand. It also keeps the `Shelf` of
-children that have compiled the code that comes again and again. When nothing runs, those that wait
+children that have compiled the code that comes again and again. When nothing runs for a moment, those that wait
 are told to warm up: a job that finds them so is answered sooner, and work that is there goes first.
 And it starts a new zygote when
 the old one died or has forked enough: a worn-out zygote lives on until its last child is done, and
@@ -69,6 +69,7 @@ class Pool:
         self._counting = threading.Lock()
         self._handing = threading.Lock()  # what is told to warm up is not handed out meanwhile
         self._restarts = 0
+        self._used_at = 0.0  # when a job ended last, monotonic
         self._worn: list[Zygote] = []
         self._closing = False
         self._short = ""  # why fewer wait than should, as it was said
@@ -160,6 +161,7 @@ class Pool:
         another in its place made.
         """
         child.signal(signal.SIGKILL)
+        self._used_at = time.monotonic()
         self._spent.append(child)
         self._alarm.within(REST_S)
 
@@ -180,10 +182,11 @@ class Pool:
         """Fill up, and see to it that there is something to fill from."""
         while not self._closing:
             self._alarm.wait(1.0 if self._warm else IDLE_S)
+            rested = time.monotonic() - self._used_at >= REST_S  # before there is work to do here
             self._clear()
             self._renew()
             self._try_to_fill()
-            if self._zygote.busy == len(self._waiting) + len(self._shelf):
+            if rested and self._zygote.busy == len(self._waiting) + len(self._shelf):
                 self._warm_up()
             self._shelf.sweep()
             for zygote in [z for z in self._worn if not z.alive or z.busy == 0]:
