@@ -102,7 +102,7 @@ def _check(value: object, depth: int) -> None:
         for key, item in value.items():
             if type(key) is not str:
                 raise ProtocolError(f"a {type(key).__name__} key")
-            if type(item) not in _LEAVES:
+            if type(item) not in _LEAVES and not (type(item) is float and math.isfinite(item)):
                 _check(item, depth - 1)
     elif isinstance(value, list):
         if depth == 0:

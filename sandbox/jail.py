@@ -82,8 +82,9 @@ class Jail:
         """What waits, and what was done so far, over all flavours."""
         return sum((pool.stock() for pool in list(self._others.values())), self._pool.stock())
 
-    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
-        """Run `job`; never raises for what its code does. Raises ZygoteLost when no sandbox can be had.
+    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None, queue_ms: float = 0.0) -> Outcome:
+        """Run `job`, which waited `queue_ms` until now; never raises for what its code does. Raises ZygoteLost when no
+        sandbox can be had.
 
         Setting `cancelled` ends the run within a few polls. Code that mentions a heavy package goes
         to a child that has it; one that turns out to want it, before any call was made, starts anew.
@@ -99,7 +100,8 @@ class Jail:
             run = self._run(job, host, cancelled, self._pool_of(flavour))
             while len(self._moved) > MOVED:
                 self._moved.popitem(last=False)
-        return replace(run.outcome(), warnings=cuts) if cuts else run.outcome()
+        outcome = run.outcome(queue_ms)
+        return replace(outcome, warnings=cuts) if cuts else outcome
 
     def _flavour(self, code: bytes) -> Flavour:
         """Which zygote's child it is likely to need."""

@@ -107,8 +107,8 @@ class Run:
         self._done = False
         self.gone = False  # nobody at the other end of the channel
 
-    def outcome(self) -> Outcome:
-        """What was seen, concluded."""
+    def outcome(self, queue_ms: float) -> Outcome:
+        """What was seen, concluded; of a job that waited so long before."""
         facts, zygote = self.facts, self._child.zygote
         status, detail = conclude(facts, self._limits)
         return Outcome(
@@ -120,7 +120,7 @@ class Run:
             stderr=bytes(self.out[b"E"].kept),
             truncated={name: self.out[tag].lost for name, tag in STREAMS if self.out[tag].lost},
             calls=tuple(self.calls),
-            usage=Usage(0.0, facts.wall_s * 1e3, facts.cpu_s * 1e3, facts.peak_rss),
+            usage=Usage(queue_ms, facts.wall_s * 1e3, facts.cpu_s * 1e3, facts.peak_rss),
             layers=zygote.layers,
             tier=zygote.tier,
         )

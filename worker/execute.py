@@ -8,11 +8,10 @@ execute    deadline, run; every way it can end is an Outcome
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sandbox import codec, wire
-from sandbox.contract import CONTEXT_BYTES, Job, Outcome, Status
+from sandbox.contract import CONTEXT_BYTES, Job, Outcome, Status, Usage
 from sandbox.errors import ProtocolError, ZygoteLost
 from worker.logs import about
 
@@ -30,7 +29,7 @@ _INBOX = wire.inbox_key("")
 class Sandboxes(Protocol):
     """What `sandbox.jail.Jail` is to a worker."""
 
-    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome: ...
+    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None, queue_ms: float = 0.0) -> Outcome: ...
 
     def stock(self) -> Stock: ...
 
@@ -84,18 +83,17 @@ def execute(
     """
     waited_s = max(0.0, now - job.queued_at) if job.queued_at else 0.0
     if job.deadline and now >= job.deadline:
-        outcome = Outcome(
-            job.id,
-            Status.NOT_STARTED,
+        status = Status.NOT_STARTED
+        detail = (
             f"waited {waited_s:.1f} s in the queue, its deadline was {now - job.deadline:.1f} s ago"
-            " (deadline_s of the dispatcher; workers: HOOKPOOL_CONCURRENCY)",
+            " (deadline_s of the dispatcher; workers: HOOKPOOL_CONCURRENCY)"
         )
     else:
         try:
-            outcome = jail.run(job, host, cancelled)
+            return jail.run(job, host, cancelled, waited_s * 1e3)
         except ZygoteLost as error:
-            outcome = Outcome(job.id, Status.NOT_STARTED, f"no sandbox to be had: {error}")
+            status, detail = Status.NOT_STARTED, f"no sandbox to be had: {error}"
         except Exception as error:
             log.exception("the jail failed", extra=about(job))
-            outcome = Outcome(job.id, Status.LOST, f"the worker failed while it ran: {type(error).__name__}: {error}")
-    return replace(outcome, usage=replace(outcome.usage, queue_ms=waited_s * 1e3))
+            status, detail = Status.LOST, f"the worker failed while it ran: {type(error).__name__}: {error}"
+    return Outcome(job.id, status, detail, usage=Usage(queue_ms=waited_s * 1e3))

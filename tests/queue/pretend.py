@@ -44,7 +44,7 @@ class Pretend:
     def __init__(self, settings: Settings) -> None:
         del settings
 
-    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
+    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None, queue_ms: float = 0.0) -> Outcome:
         started = time.monotonic()
         cancelled = cancelled or threading.Event()
         reply, calls, claimed = job.body, [], dict[str, int]()
@@ -82,7 +82,7 @@ class Pretend:
                 raise ZygoteLost("the fork server is gone")
         if job.code:
             reply = Reply(set=claimed).encode()
-        usage = Usage(wall_ms=(time.monotonic() - started) * 1e3)
+        usage = Usage(queue_ms, wall_ms=(time.monotonic() - started) * 1e3)
         return Outcome(job.id, Status.OK, reply=reply, calls=tuple(calls), usage=usage, tier=self.tier)
 
     def stock(self) -> Stock:

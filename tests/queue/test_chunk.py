@@ -136,7 +136,7 @@ class Gated:
         self.ran: list[str] = []
         self._quick = quick
 
-    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
+    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None, queue_ms: float = 0.0) -> Outcome:
         self.ran.append(job.id)
         if len(self.ran) > self._quick:
             assert self.gate.wait(30)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sandbox import codec, wire
-from sandbox.contract import Job, Limits, Outcome, Status
+from sandbox.contract import Job, Limits, Outcome, Status, Usage
 from sandbox.errors import ProtocolError, ZygoteLost
 from sandbox.host import Closed, Host
 from worker.execute import Addressee, addressee, execute, read
@@ -24,11 +24,11 @@ class Given:
         self.failure = failure
         self.ran: list[Job] = []
 
-    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None) -> Outcome:
+    def run(self, job: Job, host: Host, cancelled: threading.Event | None = None, queue_ms: float = 0.0) -> Outcome:
         self.ran.append(job)
         if self.failure:
             raise self.failure
-        return Outcome(job.id, Status.OK)
+        return Outcome(job.id, Status.OK, usage=Usage(queue_ms=queue_ms))
 
     def close(self) -> None: ...
 

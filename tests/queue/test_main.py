@@ -22,7 +22,7 @@ def too_weak(settings: Settings) -> Pretend:
 
 
 class Broken(Pretend):
-    def run(self, job: object, host: object, cancelled: object = None) -> Outcome:
+    def run(self, job: object, host: object, cancelled: object = None, queue_ms: float = 0.0) -> Outcome:
         return Outcome("probe", Status.CRASHED, "killed by SIGSYS")
 
 
