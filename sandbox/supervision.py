@@ -93,7 +93,8 @@ class Run:
         self._threads = threads
         self._room = room
         self._asked = False  # for its history
-        self._frames = codec.FrameReader(max(job.limits.reply_bytes, COMPILED_BYTES) + _FRAME_SLACK)
+        first = max(job.limits.reply_bytes, COMPILED_BYTES if child.known.tell else 0)
+        self._frames = codec.FrameReader(first + _FRAME_SLACK)
         self.compiled: bytes | None = None  # the job's code, where the child was asked and told
         self._sending = threading.Lock()  # over _outgoing, calls, what follows, and the channel's sending side
         self._due: collections.deque[Call] = collections.deque()  # calls that no thread has taken up
@@ -222,6 +223,7 @@ class Run:
 
     def _frame(self, tag: bytes, payload: bytes) -> None:
         first, self.facts.begun = not self.facts.begun, True
+        self._frames.limit = self._limits.reply_bytes + _FRAME_SLACK
         if tag == b"R":
             if len(payload) > self._limits.reply_bytes:
                 self._over(Status.OUTPUT_LIMIT, len(payload))
@@ -235,8 +237,8 @@ class Run:
             self._done = True
         elif tag in self.out:
             self.out[tag].add(payload)
-        elif tag == b"K" and first and self._child.known.tell:  # said before any of the code ran, so it is no claim
-            self.compiled = payload
+        elif tag == b"K" and first and self._child.known.tell and len(payload) <= COMPILED_BYTES:
+            self.compiled = payload  # said before any of the code ran, so it is no claim
         elif tag == b"H" and not self._asked:
             self._asked = True
             with self._sending:

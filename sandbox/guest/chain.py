@@ -170,6 +170,7 @@ class _Run:
             for one, module in zip(self.sources, modules, strict=True):
                 self.current = one
                 self._warn_of_typing_names(one)
+                source.warn(one)
                 source.show_lines(one)
                 source.execute(one, module)
                 function = source.find(one, module, wanted, any_function=any_function)

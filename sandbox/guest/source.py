@@ -9,10 +9,12 @@ The function is looked up after the source ran, because real code rebinds it whi
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import inspect
 import linecache
 import marshal
+import warnings
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,23 +31,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A code object, and the typing names it uses without importing them."""
+    """A code object, the typing names it uses without importing them, and the compiler's warnings: category, text and
+    line of each.
+    """
 
     code: CodeType
     typing_names: tuple[str, ...]
+    warnings: tuple[tuple[str, str, int], ...]
 
 
 _COMPILED: dict[tuple[str, str], Compiled] = {}
 
 
 def compiled(source: Source) -> Compiled:
-    """The code of `source`, from the cache if it is there. Raises what `compile` raises."""
+    """The code of `source`, from the cache if it is there; says nothing (see `warn`). Raises what `compile` raises."""
     key = source.name, source.text
     found = _COMPILED.get(key)
     if found is None:
-        code = compile(source.text, source.name, "exec", dont_inherit=True)
-        found = _COMPILED[key] = Compiled(code, typing_names_used(code))
+        with warnings.catch_warnings(record=True, module=warnings) as said:
+            code = compile(source.text, source.name, "exec", dont_inherit=True)
+        own = (one for one in said if one.filename == source.name)
+        lines = tuple((one.category.__name__, str(one.message), one.lineno) for one in own)
+        found = _COMPILED[key] = Compiled(code, typing_names_used(code), lines)
     return found
+
+
+def warn(source: Source) -> None:
+    """Say what the compiler says of it, whoever compiled it, and when."""
+    for category, text, line in compiled(source).warnings:
+        warnings.warn_explicit(text, getattr(builtins, category), source.name, line)
 
 
 def packed(sources: Sequence[Source]) -> bytes:
@@ -54,7 +68,7 @@ def packed(sources: Sequence[Source]) -> bytes:
     """
     try:
         made = [(one.name, one.text, compiled(one)) for one in sources]
-        data = marshal.dumps([(name, text, one.code, one.typing_names) for name, text, one in made])
+        data = marshal.dumps([(name, text, one.code, one.typing_names, one.warnings) for name, text, one in made])
     except Exception:
         return b""
     return data if len(data) <= COMPILED_BYTES else b""
@@ -65,8 +79,8 @@ def unpacked(data: bytes) -> tuple[Source, ...]:
     it ran any code of the user: others can do to this process what code can do.
     """
     sources = []
-    for name, text, code, typing_names in marshal.loads(data):  # noqa: S302  # see above
-        _COMPILED[name, text] = Compiled(code, typing_names)
+    for name, text, *made in marshal.loads(data):  # noqa: S302  # see above
+        _COMPILED[name, text] = Compiled(*made)
         sources.append(Source(name=name, text=text))
     return tuple(sources)
 

@@ -256,4 +256,5 @@ class _Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         one = self._code[module.__name__]
         source.show_lines(one)
         module.__dict__.update(source.module_for(one, 0, self._names).__dict__ | {"__name__": module.__name__})
+        source.warn(one)
         source.execute(one, module)

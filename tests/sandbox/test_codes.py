@@ -17,6 +17,7 @@ from sandbox.jail import Jail
 from sandbox.zygote import Child
 
 from .conftest import QUICK, Bench, settings
+from .test_pool import until
 
 SAID = codec.frame(b"K" + source.packed([Source(name="attempt.py", text="forged = 1")]))
 
@@ -65,6 +66,8 @@ BODIES = {
     "an error with its lines": "def inner():\n    raise ValueError('no')  # a comment\nv['a'] = 1\ninner()",
     "a syntax error": "x = = 1",
     "a warning about typing names": "def f(x: Optional[int]): pass\nv['a'] = List[int].__name__",
+    "a warning of the compiler": "import re\nv['a'] = bool(re.match('\\d', '1'))",
+    "two of them, of which one is no line of its own": "v['a'] = 1 is 1\nassert (v, 'x'), 'y'",
     "its own source": "import inspect\nv['a'] = inspect.getsource(before_agent_callback)",
     "half of a pair of surrogates": "v['a'] = ascii('\\ud800')",
     "constants of every kind": "v['a'] = repr((1, 2**80, 1.5, 2j, b'x', 'é', None, ..., frozenset({1}), -0.0))",
@@ -92,11 +95,24 @@ def test_a_run_of_known_code_is_like_one_of_new_code(fresh, cargos, body):
     assert [cargo.compiled for cargo in cargos] == [False, False, compiles, compiles]
     for other in seen[1:]:
         assert other.reply == seen[0].reply
-        assert (other.outcome.status, other.outcome.detail, other.outcome.stdout) == (
-            seen[0].outcome.status,
-            seen[0].outcome.detail,
-            seen[0].outcome.stdout,
-        )
+        assert facts(other) == facts(seen[0])
+    assert seen[0].outcome.status is Status.OK
+    assert (b"SyntaxWarning" in seen[0].outcome.stderr) == ("is 1" in body or "re.match" in body)
+
+
+def facts(seen):
+    return seen.outcome.status, seen.outcome.detail, seen.outcome.stdout, seen.outcome.stderr
+
+
+def test_code_that_the_compiler_warns_of_is_on_the_shelf_and_says_so_each_time():
+    with Jail(settings("A")) as jail:
+        bench = Bench(jail)
+        for _ in range(4):
+            seen = bench.run("v['a'] = 1 is 1")
+            assert b'attempt.py:3: SyntaxWarning: "is" with' in seen.outcome.stderr
+            assert seen.variables == {"a": True}
+            until(lambda: jail._pool._shelf.wanted() is None)
+        assert jail.stock().handed["compiled"] == 2
 
 
 def test_a_later_callback_that_cannot_be_compiled_is_met_only_where_the_chain_gets_to_it(fresh):
@@ -140,6 +156,16 @@ def test_what_compiles_to_too_much_is_compiled_each_time(fresh, cargos):
     assert [(cargo.compiled, cargo.tell) for cargo in cargos] == [(False, True), (False, False), (False, False)]
 
 
+def test_only_what_is_told_may_be_longer_than_a_reply(fresh):
+    """And only by who was asked, before anything else."""
+    limits = Limits(wall_s=30, cpu_s=5, reply_bytes=1024)
+    body = "import os\nv['a'] = 1\nif v.get('n'):\n    os.write(3, (200_000).to_bytes(4, 'big'))\n    import time; time.sleep(9)"
+    for turn in range(4):
+        seen = fresh.run(body, limits, variables={"n": 1})
+        assert seen.outcome.status is Status.OUTPUT_LIMIT, turn
+    assert fresh.run(body, limits).variables == {"a": 1}
+
+
 def test_small_replies_are_no_limit_to_what_is_told(fresh, cargos):
     body = "v['a'] = 1\n" + "\n".join(f"def f{n}(x):\n    return {{'a{n}': x}}" for n in range(1500))
     limits = Limits(wall_s=30, cpu_s=5, reply_bytes=1024)
@@ -147,6 +173,12 @@ def test_small_replies_are_no_limit_to_what_is_told(fresh, cargos):
         assert fresh.run(body, limits).variables == {"a": 1}
     assert len(cargos[-1].code) > 64 * 1024 + 1024
     assert cargos[-1].compiled
+
+
+@pytest.mark.parametrize("so", [(a, b, c) for a in (False, True) for b in (False, True) for c in (False, True)])
+def test_a_cargo_says_all_it_was_given(so):
+    cargo = Cargo(b"code", b"body", *so)
+    assert Cargo.of(b"before" + cargo.encode(), 6) == cargo
 
 
 def test_what_is_packed_is_read_again_as_it_was():

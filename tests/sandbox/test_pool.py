@@ -133,6 +133,19 @@ def test_those_that_wait_warm_up_once_nothing_runs():
         assert [child.warm for child in pool._waiting] == [True, True]
 
 
+def test_nobody_warms_up_in_the_gap_between_two_jobs():
+    with Jail(settings("A", waiting=2, warm_codes=0)) as jail:
+        pool = jail._pool
+        until(lambda: jail.settled)
+        assert Bench(jail).run("pass").outcome.status is Status.OK
+        pool._used_at = time.monotonic() + 60  # as if a job had ended each time that the keeper looks
+        until(lambda: len(pool._waiting) == 2)
+        time.sleep(0.1)
+        assert not all(child.warm for child in pool._waiting)
+        pool._used_at = 0.0
+        until(lambda: all(child.warm for child in pool._waiting))
+
+
 def test_a_worn_zygote_is_replaced_without_a_pause_or_a_lost_job():
     with Jail(settings("A", zygote_jobs=5)) as jail:
         bench = Bench(jail)
